@@ -42,8 +42,8 @@ from regard.evaluation.sequence_bits import sequence_bits
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.seed_folders import failures_of
-from regard.tasks.algorithms.data import SequenceSource, generator_of
-from regard.tasks.algorithms.evaluate import evaluate_sizes
+from regard.tasks.algorithms.data import SequenceSource, generator_of, named_sizes
+from regard.tasks.algorithms.task import size_scores
 from regard.training.progress import Progress
 from regard.training.settings import merged
 
@@ -157,16 +157,16 @@ def _bits(run: Any, source: SequenceSource) -> dict[str, float]:
             run.check(sizes, "")
         except regard.ArgumentError:
             continue
-        scores = evaluate_sizes(run, source, sizes, SEQUENCES)
-        bits[scores.name] = scores.bits
-        if scores.optimal is not None:
-            bits[f"{scores.name}, optimal"] = scores.optimal
+        scores = size_scores(run, named_sizes(sizes), [source.fixed(SEQUENCES, sizes)])
+        bits[scores.sizes] = scores.bits
+        if scores.optimal_bits is not None:
+            bits[f"{scores.sizes}, optimal"] = scores.optimal_bits
         # A head that moves at every step of a longer sequence would run around a short tape and overwrite it.
         machine = isinstance(run.model, NeuralTuringMachine) and run.model.first_memory is None
         if machine and run.model.slots <= task.steps(sizes):
             run.slots = 2 * run.model.slots
-            longer = evaluate_sizes(run, source, sizes, SEQUENCES)
-            bits[f"{scores.name}, {run.slots} slots"], run.slots = longer.bits, None
+            longer = size_scores(run, named_sizes(sizes), [source.fixed(SEQUENCES, sizes)])
+            bits[f"{scores.sizes}, {run.slots} slots"], run.slots = longer.bits, None
     return bits
 
 

@@ -32,14 +32,14 @@ from benchmarks.published_babi import PUBLISHED, PUBLISHED_AS
 from benchmarks.recipe_runs import MEASURED, add_options, finish, measured_on, recipe_settings
 from regard.data.batch import NO_LABEL
 from regard.data.story_text import EncodedStories, Stories, encode_stories, read_stories, task_of_file
-from regard.evaluation.story_report import StoryReport, story_report, task_order
+from regard.evaluation.story_answerer import StoryReport, story_report, task_order
 from regard.models.supervised_memory_network import SupervisedMemoryNetwork
 from regard.runs.prepare_run import Machine
 from regard.runs.seed_folders import failures_of
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
 from regard.tasks.answering.data import read_story_split
-from regard.tasks.answering.run import AnsweringRun
+from regard.tasks.answering.task import AnsweringRun
 from regard.training.settings import merged
 from regard.training.settings_toml import override
 
@@ -158,7 +158,7 @@ def evaluated(runs: Iterable[AnsweringRun], tests: Stories) -> Iterator[dict[str
             "training_loss": round(loss, 6),
             "validation_error": round(100 * valid.error, 3),
             "error": round(100 * report.error, 3),
-            "tasks": {task: round(100 * error, 2) for task, error in report.errors().items()},
+            "tasks": {each.task: round(100 * each.error, 2) for each in report.tasks},
         }
 
 

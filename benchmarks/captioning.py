@@ -34,7 +34,6 @@ from benchmarks.recipe_runs import (
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun
 from regard.tasks.captioning import CaptioningTask
-from regard.tasks.captioning.evaluate import EVALUATE_OPTIONS
 from regard.training.settings import merged
 
 __all__ = ["RECIPES", "VARIANTS", "changes_of", "measure", "table"]
@@ -101,7 +100,8 @@ def extracted(data: Path, runs: Path) -> Path:
 def measure(job: Job) -> dict[str, Any]:
     """Train a recipe, and evaluate its best checkpoint on the test split."""
     progress = train_job(job)
-    options = {each.parameter: each.default for each in EVALUATE_OPTIONS if isinstance(each, CommandOption)}
+    known = CaptioningTask.evaluate_options
+    options = {each.parameter: each.default for each in known if isinstance(each, CommandOption)}
     shared = {"beam_size": None, "length_penalty": None, "greedy": False, "max_length": None}
     chosen = ChosenRun(job.folder, device=job.device)
     report = CaptioningTask.evaluate_run(chosen, {**options, **shared, "split": "test"}).to_dict()

@@ -9,7 +9,7 @@ from torch import Tensor
 import regard
 from regard.decoding import Alignment, Beam, Scored, Translation, Translator
 from regard.evaluation import Classification
-from regard.evaluation.story_answer import StoryAnswer
+from regard.evaluation.story_answerer import StoryAnswer
 from regard.tasks.algorithms import AlgorithmsRun
 from regard.tasks.answering import AnsweringRun
 from regard.tasks.captioning import Caption, CaptioningRun

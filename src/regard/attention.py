@@ -94,8 +94,8 @@ def attention(
         problem = "a Memory already contains values and a score function"
         hint = "pass them to prepare(key, value, score=...) instead"
         raise ArgumentError(message("attention()", problem, hint=hint))
-    if look is None and bias is None and softcap is None and dropout == 0.0 and backend == "auto":
-        attended = attend_directly(query, key, value, score, mask, select, start, beams)
+    if look is None and softcap is None and dropout == 0.0 and backend == "auto":
+        attended = attend_directly(query, key, value, score, mask, bias, select, start, beams)
         if attended is not None:
             return attended
     call = check(

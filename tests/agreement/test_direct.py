@@ -549,3 +549,28 @@ def test_repeated_calls_on_a_gpu_agree(dtype: torch.dtype, name: str, length: in
         torch.testing.assert_close(second.lse, exact.lse, **tolerance)
         found, wanted = (torch.autograd.grad(each.output.sum(), leaves) for each in (second, exact))
         torch.testing.assert_close(found, wanted, **tolerance)
+
+
+def test_a_bias_tensor_takes_the_direct_call_unless_it_hides_a_key_or_has_a_gradient(direct: list[bool]):
+    leaves = tensors(5, 20)
+    hidden = torch.randn(5, 20, dtype=torch.float64)
+    hidden[0], hidden[1, 3] = -torch.inf, -torch.inf
+    learned = torch.randn(1, 4, 1, 20, dtype=torch.float64).requires_grad_()
+    for bias, quick in (
+        (torch.randn(5, 20, dtype=torch.float64), True),
+        (torch.randn(2, 1, 5, 20, dtype=torch.float64), True),
+        (torch.randn(1, 4, 1, 1, dtype=torch.float64), True),
+        (hidden, False),
+        (learned, False),
+    ):
+        for select in (regard.Soft(), regard.Soft(0.5)):
+            direct.clear()
+            ours = results(*leaves, leaves=leaves, bias=bias, select=select)
+            assert direct == [quick]
+            exact = results(*leaves, leaves=leaves, bias=bias, select=select, backend="reference")
+            for a, b in zip(ours, exact, strict=True):
+                torch.testing.assert_close(a, b)
+    query, key, value = (each[0, 0] for each in leaves)
+    assert regard.attention(query, key, value, bias=hidden[2:3] + 0).output.shape == (5, 8)
+    with pytest.raises(regard.ArgumentError, match=r"5, 20\)"):
+        regard.attention(query, key, value, bias=torch.zeros(4, 20, dtype=torch.float64))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import regard
+from regard.backends import blocked
 
 BACKENDS = ["reference", "blocked"]
 ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("short", "sdpa-flash", "sdpa-efficient")]
@@ -32,7 +33,9 @@ def test_weights_are_zeroed_or_scaled(backend: str):
     assert 0.6 < kept.double().mean() < 0.9
 
 
-def test_forward_and_backward_drop_the_same_weights():
+@pytest.mark.parametrize("most", [blocked.MOST_SCORES, 0])
+def test_forward_and_backward_drop_the_same_weights(most: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(blocked, "MOST_SCORES", most)
     query, key = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 3, 7, 4, dtype=torch.float64)
     value = torch.randn(2, 3, 7, 4, dtype=torch.float64)
     inputs = [each.requires_grad_() for each in (query, key, value)]

@@ -56,7 +56,8 @@ def test_measured_job_has_the_errors_of_each_seed_and_task(job: int, arguments: 
         assert seed["error"] == pytest.approx(sum(seed["tasks"].values()) / 2, abs=0.01)
     run = regard.load(chosen.folder, seed=1, checkpoint="latest", device="cpu")
     tests = read_stories([path.replace("_train", "_test") for path in chosen.files])
-    errors = {task: round(100 * error, 2) for task, error in run.evaluate(tests.questions).errors().items()}
+    report = run.evaluate(tests.questions)
+    errors = {each.task: round(100 * each.error, 2) for each in report.tasks}
     assert result["seeds"]["1"]["tasks"] == errors
     text = table([result])
     assert f"| qa1_moves | {result['seeds'][best_seed(result['seeds'])]['tasks']['qa1_moves']:.1f} |" in text

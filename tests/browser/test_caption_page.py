@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy
 
-from regard.viewing.caption_page import caption_page
-from regard.viewing.image_attention import ImageAttention
-from regard.viewing.pictures.caption_panels import panel_size, shaded_image
+from regard.viewing.image_attention import ImageAttention, caption_page, panel_size, shaded_image
 from tests.browser.test_hostile import KNOWN
 
 Opened = Callable[..., Any]

@@ -80,7 +80,7 @@ def command(capsys, monkeypatch) -> Iterator[Callable[..., CommandResult]]:
     """Run a command in this process, with `stdin` as standard input; assert that it prints no traceback."""
     threads = torch.get_num_threads()
     # On a GPU, translators use float32 too, so that their outputs can be compared with those of a CPU.
-    monkeypatch.setattr("regard.tasks.translation.run.FIRST_HALF", (99, 0))
+    monkeypatch.setattr("regard.tasks.translation.task.FIRST_HALF", (99, 0))
 
     def command(*arguments: object, stdin: bytes = b"", width: int = 100) -> CommandResult:
         monkeypatch.setenv("COLUMNS", str(width))

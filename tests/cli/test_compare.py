@@ -13,10 +13,9 @@ import torch
 
 import regard
 from regard.compare.comparison import Comparison
-from regard.compare.comparison_options import Options
 from regard.compare.comparison_page import write_page
-from regard.compare.run_cache import SHORTER, RunCache
 from regard.compare.study import Claim, StudyResult, judge
+from regard.compare.study_context import SHORTER, StudyContext
 from regard.runs.training_processes import Training, TrainingProcesses, progress_line, step_of
 from regard.training.interrupts import Interruption
 
@@ -96,7 +95,7 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
         (("--seeds", "0"), "seeds"),
         (("--seeds", "1,1"), "seeds"),
         (("--set", "model.width=abc"), "'abc'"),
-        (("--study", "parts", "--width", "10"), "--width 12"),
+        (("--study", "parts", "--width", "10"), "multiple of heads"),
         (("--widths", "64,2"), "--widths"),
         (("--study", "length", "--source", "nope.ko"), "target is missing"),
     ],
@@ -113,7 +112,9 @@ OPTIONS = {"models": ["seq2seq"], "seeds": 1, "sentences": 2, "bins": (9, 24), "
 
 def test_no_minutes_train_nothing(tmp_path, monkeypatch):
     trained: list[str] = []
-    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: trained.extend(r.label for r in runs))
+    monkeypatch.setattr(
+        StudyContext, "train", lambda self, runs, until: trained.extend(r.label for r in runs)
+    )
     options = {**OPTIONS, "quick": True, "cache": tmp_path, "say": lambda text: None}
     options["models"] = ["seq2seq", "luong"]
     result = regard.compare("length", minutes=0, **options)
@@ -124,7 +125,9 @@ def test_no_minutes_train_nothing(tmp_path, monkeypatch):
 
 
 def test_measuring_after_ctrl_c_is_announced(tmp_path, monkeypatch):
-    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: setattr(self, "interrupted", "Ctrl-C"))
+    monkeypatch.setattr(
+        StudyContext, "train", lambda self, runs, until: setattr(self, "interrupted", "Ctrl-C")
+    )
     said: list[str] = []
     options = {**OPTIONS, "quick": True, "cache": tmp_path, "say": said.append}
     assert regard.compare("length", **options).interrupted == "Ctrl-C"
@@ -150,7 +153,7 @@ def test_a_long_comparison_says_how_to_shorten_it(seconds, quick, hinted, tmp_pa
 
 def test_threads_are_used_in_this_process_and_restored(tmp_path, monkeypatch):
     used: list[int] = []
-    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: used.append(torch.get_num_threads()))
+    monkeypatch.setattr(StudyContext, "train", lambda self, runs, until: used.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     regard.compare("length", threads=before + 1, cache=tmp_path, say=str, **OPTIONS)
     assert used == [before + 1] and torch.get_num_threads() == before
@@ -160,10 +163,10 @@ def test_page_table_and_sentence_say_which_claims_are_decided(tmp_path):
     claims = [Claim(f"a.{name}", f"{name} is larger.") for name in ("sure", "open", "lost")]
     values = ([1.0, 1.1, 0.9], [1.0, -1.2, 0.1], [-1.0, -1.1, -0.9])
     verdicts = tuple(judge(claim, each, "x") for claim, each in zip(claims, values, strict=True))
-    comparison = Comparison((StudyResult("a", "A", verdicts=verdicts),), {})
+    comparison = Comparison((StudyResult("a", "A", verdicts),), {})
     assert "2 of 3" in comparison.decision and "a.open" in comparison.decision
     assert "a.sure" not in comparison.decision and "a.lost" not in comparison.decision
-    list(write_page(comparison, Options(), tmp_path))
+    list(write_page(comparison, "About", tmp_path))
     assert [row["decides"] for row in rows(tmp_path / "verdicts.csv")] == ["yes", "no", "yes"]
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert comparison.decision in page and page.count('class="unclear"') == 1
@@ -176,7 +179,7 @@ def test_files_of_an_earlier_comparison_are_removed(tmp_path):
         (tmp_path / name).write_text("old")
     (tmp_path / "files.json").write_text(json.dumps(["hard.csv", "hard.png", "page.html", "../outside.csv"]))
     (tmp_path.parent / "outside.csv").write_text("old")
-    list(write_page(Comparison((), {}), Options(), tmp_path))
+    list(write_page(Comparison((), {}), "About", tmp_path))
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"notes.csv", "page.html", "index.html", "verdicts.csv", "files.json"}
     assert (tmp_path.parent / "outside.csv").exists()

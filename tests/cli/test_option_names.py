@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from regard.cli import app
-from regard.cli.option_names import (
+from regard.cli.usage_errors import (
     OTHER_NAMES,
     PEER_COMMANDS,
     PEER_OPTIONS,

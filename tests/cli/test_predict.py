@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import pytest
 
-from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
+from regard.cli.predict import CheckedInputs, result_files, write_results
 from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError
 from regard.evaluation import Classification, ReadText
@@ -139,9 +139,9 @@ def test_only_the_first_errors_are_written(capsys):
 def test_drawing_excludes_other_forms(others):
     values = options(draw=True) | others
     with pytest.raises(ArgumentError, match="--draw"):
-        check_drawing(values, "--n-best")
-    check_drawing(values | {"draw": False}, "--n-best")
-    check_drawing(options(draw=True), "--n-best")
+        result_files(values, "line", undrawn=["--n-best"])
+    result_files(values | {"draw": False}, "line", undrawn=["--n-best"])
+    assert not result_files(options(draw=True), "line", undrawn=["--n-best"]).enabled
 
 
 def test_a_picture_takes_the_place_of_the_text_file_and_shows_one_result(tmp_path: Path):

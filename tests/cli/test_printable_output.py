@@ -15,7 +15,7 @@ from regard.cli.printing import json_text, printable_console
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.word_effects import WordEffect, WordEffects
 from regard.runs.run_commands import ViewOptions
-from regard.tasks.classification.run import ClassificationView
+from regard.tasks.classification.task import ClassificationView
 from tests.reading import PACKAGE, nodes
 
 HOSTILE = "a\x1b]0;title\x07\x9b2J\x85\u200b\u202e\u2066\u2028\U000e0001"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from regard.evaluation.bleu import Score
+from regard.runs.run_commands import RunReport
 from regard.runs.seed_scores import SeedsReport, scores_table
-from regard.tasks.translation.evaluate import EvaluationReport, TranslationEvaluation
 from regard.training.logs.live_table import in_words
 
 TEXTS = "".join(f"{('pos', 'neg')[n % 2]}\t{('good', 'bad')[n % 2]} film {n}\n" for n in range(40))
@@ -91,8 +92,8 @@ def test_words_and_numbers_are_not_cut_on_a_narrow_terminal():
 
 def test_a_report_of_seeds_has_the_named_scores():
     reports = {
-        seed: TranslationEvaluation(
-            EvaluationReport("pairs", 2, [Score("BLEU", 10.0 + seed, "x")], None, 4.0)
+        seed: RunReport(
+            "", 0, "pairs", {"scores": [asdict(Score("BLEU", 10.0 + seed, "x"))], "perplexity": 4.0}
         )
         for seed in (0, 2)
     }

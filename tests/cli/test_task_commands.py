@@ -17,7 +17,7 @@ from regard.evaluation.word_effects import WordEffect, WordEffects, hide_each_wo
 from regard.runs.run_commands import ChosenRun, ViewOptions, report_changed_data
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask
-from regard.tasks.classification.run import ClassificationView
+from regard.tasks.classification.task import ClassificationView
 from regard.tasks.language import LanguageTask
 from regard.viewing import Seen
 from tests.tasks.own_task import LineTask
@@ -266,7 +266,7 @@ def test_view_of_a_pair(command, runs, tmp_path):
     ("name", "options", "facts"),
     [
         ("lstm", ("--text", "the cat"), ("lstm", "no attention")),
-        ("layered", ("--text", "the cat", "--view", "steps"), ("--view steps", "language")),
+        ("layered", ("--text", "the cat", "--view", "steps"), ("--view steps", "matrix")),
         ("layered", ("--text", "the cat", "--target", "x"), ("--target", "language")),
         ("layered", (), ("--text",)),
         ("pairs", ("--text", "a cat"), ("--second",)),

@@ -16,7 +16,7 @@ import torch
 from regard.decoding import Beam, Greedy, Scored, Translator
 from regard.errors import RegardWarning
 from regard.tasks.translation import load_translator
-from regard.tasks.translation.run import chosen_dtype
+from regard.tasks.translation.task import chosen_dtype
 
 ROOT = Path(__file__).parents[2]
 

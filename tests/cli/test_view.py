@@ -206,7 +206,7 @@ def test_steps_of_a_word_are_those_of_its_tokens(command, layered):
     ("options", "fact"),
     [
         (("--view", "matrx"), "did you mean 'matrix'"),
-        (("--view", "nothing"), "heads, lines, matrix, player, reading, rollout, self, shaded, steps, word"),
+        (("--view", "nothing"), "shaded, slot, steps, tape, word"),
         (("--specials", "drop"), "known: hide, renormalise, show"),
         (("--output", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
         (("--output", "no/such/x.png"), "no/such/x.png: "),

@@ -16,7 +16,6 @@ import torch
 
 import regard
 import regard.huggingface
-from regard.cli import view_huggingface
 from regard.viewing import VIEWS, Seen
 from tests.conftest import SKIPS
 from tests.huggingface.small_models import build
@@ -81,7 +80,7 @@ def test_a_note_tells_how_to_leave_out_special_tokens_that_get_most_weights(comm
         return None if shares is None else shares[1]
 
     assert note() is None  # all weights are about equal
-    monkeypatch.setattr(view_huggingface, "SHARE", 0.05)
+    monkeypatch.setattr("regard.cli.view.SHARE", 0.05)
     model = regard.huggingface.load_model(folders["bert"])
     sites = regard.huggingface.observe_text(model, TEXT).seen.sites
     share = sum(site.weights[:, 1:-1, [0, -1]].sum(-1).mean() for site in sites) / len(sites)
@@ -254,7 +253,7 @@ def test_a_config_that_names_no_model_class_gives_the_plain_model(command, folde
         (("a", "--story", "x"), "--story"),
         (("a", "--view", "hops"), "hops"),
         (("a", "--view", "player"), "rollout, long"),
-        (("a", "--view", "reading"), "rollout, long"),
+        (("a", "--view", "reading"), "earlier words"),
         (("a", "--checkpoint", "latest"), "--checkpoint"),
         (("a", "--task", "language"), "--task"),
         (("a", "--target", "b"), "--target"),

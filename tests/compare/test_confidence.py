@@ -58,7 +58,7 @@ def test_lines_are_means_over_seeds_with_a_band_from_three_seeds_on():
     ]
     first, second = lines_of(rows, "model", "length", "bleu")
     assert (first.label, first.x, first.y) == ("a", ["2-5", "6-9"], [18.0, 2.0])
-    assert first.low[0] < 18.0 < first.high[0] and second.low == ()
+    assert first.low[0] < 18.0 < first.high[0] and not second.low
     (geometric,) = lines_of(rows[:6], "model", "length", "bleu", geometric=True)
     assert geometric.y == pytest.approx([9 * 6 ** (1 / 3), 6 ** (1 / 3)])
     assert geometric.low[0] * geometric.high[0] == pytest.approx(geometric.y[0] ** 2)

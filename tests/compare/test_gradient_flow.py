@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.compare.comparison_options import COMPARED
 from regard.compare.gradient_flow import _capturing, encoder_jacobian, gradient_flow, measured_flow
+from regard.compare.study_context import COMPARED
 from regard.data.batch import Batch
 from regard.models import build_model
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from regard.compare.hard_study import _length_classes, _noise_statistics, stored_baseline
-from regard.compare.run_cache import TrainedRun
+from regard.compare.length_bins import SentenceSet
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores
-from regard.compare.study_context import SentenceSet
+from regard.compare.study import Run, Variant
 from regard.data.batch import Batch
 from regard.models import build_model
 from regard.runs.run_folder import write_config
@@ -66,7 +66,7 @@ def test_baseline_of_a_run_is_that_of_its_training(
     tensors = {f"estimator.baseline.{name}": torch.tensor(value) for name, value in stored.items()}
     checkpoint = SimpleNamespace(tensors=lambda which: tensors)
     monkeypatch.setattr(Checkpoints, "latest", lambda self: checkpoint)
-    baseline, group = stored_baseline(TrainedRun("hard", 0, tmp_path, 1.0))
+    baseline, group = stored_baseline(Run(Variant("hard"), 0, folder=tmp_path))
     assert type(baseline) is kind and group == samples
     assert getattr(baseline, "average", torch.tensor(-3.0)) == -3.0
 

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from regard.compare.comparison_options import (
+from regard.compare.length_bins import SentenceSet, choose_bins
+from regard.compare.study_context import (
     COMPARED,
     Options,
-    make_options,
+    StudyContext,
     model_options,
     model_variant,
 )
-from regard.compare.run_cache import key_of
-from regard.compare.study_context import SentenceSet, choose_bins
 from regard.errors import ArgumentError, DataError, UnknownName
 
 OPTIONS = Options(sentences=20)
@@ -27,15 +26,15 @@ def sentences(*counts: tuple[int, int]) -> SentenceSet:
 
 def test_classes_with_few_sentences_are_joined():
     bins = choose_bins(sentences((2, 30), (4, 5), (8, 25), (12, 3), (40, 40)), OPTIONS)
-    assert [bin.name for bin in bins] == ["2-4", "8-12", "40-40"]
-    assert [len(bin.sources) for bin in bins] == [20, 20, 20]
-    assert all(len(source.split()) in (40,) for source in bins[-1].sources)
+    assert list(bins) == ["2-4", "8-12", "40-40"]
+    assert [len(pairs) for pairs in bins.values()] == [20, 20, 20]
+    assert all(len(source.split()) in (40,) for source, _ in bins["40-40"])
 
 
 def test_given_bounds_are_used():
     chosen = replace(OPTIONS, bins=(3, 6))
     bins = choose_bins(sentences((2, 20), (5, 21), (9, 20)), chosen)
-    assert [bin.name for bin in bins] == ["2-2", "5-5", "9-9"]
+    assert list(bins) == ["2-2", "5-5", "9-9"]
     with pytest.raises(DataError, match=r"20, 21, 0 sentences"):
         choose_bins(sentences((2, 20), (5, 21)), chosen)
 
@@ -66,7 +65,10 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
 
     def key(at: int, seed: int = 0, device: str = "cpu") -> str:
         data = {"source": [str(paths[at])], "target": [str(paths[at])]}
-        return key_of(replace(OPTIONS, data=data).run(model_variant("bahdanau"), seed), device)
+        options = replace(OPTIONS, settings={"data": data, "model": {"width": 8}, "training": {}})
+        context = StudyContext(options, tmp_path, print)
+        context.device = device
+        return context.place(options.run(model_variant("bahdanau"), seed)).name
 
     assert key(0) == key(1) == key(0, device="cpu")
     assert len({key(0), key(2), key(0, seed=1), key(0, device="cuda")}) == 4
@@ -74,21 +76,22 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
 
 
 def test_quick_has_three_seeds_of_fewer_and_smaller_models():
-    quick, usual = make_options(quick=True), make_options()
+    quick, usual = Options(quick=True), Options()
     assert len(quick.seeds) == len(usual.seeds) == 3
     assert quick.compared == ("seq2seq", "bahdanau") and len(usual.compared) > 5
+    shorter, longer = (each.settings["training"] for each in (quick, usual))
     assert quick.width < usual.width and quick.sentences < usual.sentences
-    assert all(quick.training[name] < usual.training[name] for name in ("steps", "batch_tokens"))
+    assert all(shorter[name] < longer[name] for name in ("steps", "batch_tokens"))
     assert quick.widths_compared == (quick.width,) and len(usual.widths_compared) == 3
 
 
 def test_settings_of_all_runs_reach_every_run():
-    options = make_options(settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True)
+    options = Options(settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True)
     run = options.run(model_variant("luong-dot"), 0)
     width = options.width
     assert run.settings["model"] == {"width": width, "dropout": 0.3, "name": "luong", "score": "dot"}
     assert run.settings["data"] == {"pairs": 9, "built_in": "korean"}
-    timed = make_options(settings={"training": {"minutes": 1.0}}, quick=True)
-    assert timed.training == {"batch_tokens": 1024, "minutes": 1.0}
+    timed = Options(settings={"training": {"minutes": 1.0}}, quick=True)
+    assert timed.settings["training"] == {"batch_tokens": 1024, "minutes": 1.0}
     with pytest.raises(UnknownName, match="trainin"):
-        make_options(settings={"trainin": {"steps": 2}})
+        Options(settings={"trainin": {"steps": 2}})

@@ -9,25 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare.comparison_options import Options
+from regard.compare.comparison import QUICK_STUDIES, STUDIES
 from regard.compare.figures import missing_characters, png_of_figure, svg_of_figure
-from regard.compare.run_cache import RunCache, TrainedRun
+from regard.compare.length_bins import SentenceSet
 from regard.compare.score_study import saturation
-from regard.compare.studies import QUICK_STUDIES, STUDIES
-from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, PlannedRun, Series
-from regard.compare.study_base import measure_study
-from regard.compare.study_context import SentenceSet, StudyContext
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, Run, Series, Variant
+from regard.compare.study_context import Options, StudyContext
 from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import EstimatorSettings, build, merged
 
+SMALL = {"data": {"built_in": "korean"}, "model": {"width": 8}, "training": {"steps": 2}}
 
-def test_every_study_has_claims_and_plans_valid_runs():
+
+def test_every_study_plans_valid_runs():
     assert set(QUICK_STUDIES) <= set(STUDIES)
     for name, study in STUDIES.items():
-        assert study.name == name and study.claims
-        assert all(claim.name.startswith(f"{name}.") for claim in study.claims)
-        runs = study.runs(Options(seeds=(0, 1), width=8, training={"steps": 2}))
+        assert study.name == name and study.title
+        runs = study.runs(Options(SMALL, seeds=(0, 1)))
         assert len(runs) == 2 * len({run.label for run in runs})
         for run in runs[::2]:
             settings = build(TranslationSettings, run.settings, name)
@@ -36,7 +35,7 @@ def test_every_study_has_claims_and_plans_valid_runs():
 
 def test_gold_alignments_are_used_only_if_the_data_have_them():
     def labels(**data) -> set[str]:
-        return {run.label for run in STUDIES["hard"].runs(Options(seeds=(0,), data=data))}
+        return {run.label for run in STUDIES["hard"].runs(Options({**SMALL, "data": data}, seeds=(0,)))}
 
     gold = {"soft, gold alignments", "hard, gold alignments"}
     files = {"source": ["a"], "target": ["b"]}
@@ -53,21 +52,21 @@ def test_cache_trains_reinforce_again_if_a_default_changes(tmp_path: Path):
     assert default == EstimatorSettings().model_dump(exclude_none=True)
     assert {name for name in default if default[name] != plain[name]} == {"baseline"}
     former = merged(runs["hard, REINFORCE"].settings, {"training": {"estimator": {"samples": 1}}})
-    cache = RunCache(tmp_path, options, print)
+    context = StudyContext(options, tmp_path, print)
     places = {
-        cache.place(PlannedRun("hard", 0, settings))
+        context.place(Run(Variant("hard"), 0, settings))
         for settings in (former, runs["hard, REINFORCE"].settings)
     }
     assert len(places) == 2
 
 
-class Measured(RunCache):
-    """A cache in which every run is trained, and a run with a higher seed has a higher BLEU."""
+class Measured(StudyContext):
+    """A comparison in which every run is trained, and a run with a higher seed has a higher BLEU."""
 
     def finished(self, run):
-        return TrainedRun(run.label, run.seed, Path("nowhere"), 1.0)
+        return replace(run, seconds=1.0)
 
-    def measured(self, run, name, parameters, measure):
+    def measured(self, name, parameters, measure, run=None):
         if name.startswith("cost"):
             return fake_cost(name, parameters)
         if name.startswith("gradient"):
@@ -111,12 +110,11 @@ FIRST = ("dot", "softmax", "soft", "relative", "transformer")
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
-    options = Options(seeds=(0, 1, 2), width=8, training={"steps": 2}, sentences=1)
-    cache = Measured(tmp_path, replace(options, device="cpu"), lambda text: None)
-    context = StudyContext(options, cache, lambda text: None)
+    context = Measured(Options(SMALL, sentences=1, device="cpu"), tmp_path, lambda text: None)
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 30)
-    result = measure_study(STUDIES[name], context)
-    assert {verdict.claim for verdict in result.verdicts} == set(STUDIES[name].claims)
+    result = STUDIES[name].measure(context)
+    assert {verdict.claim for verdict in result.verdicts} >= set(STUDIES[name].claims)
+    assert all(verdict.claim.name.startswith(f"{name}.") for verdict in result.verdicts)
     judged = {verdict.claim.name: verdict for verdict in result.verdicts}
     expected = {"scores": "scores.dot", "softmax": "softmax.gate", "hard": "hard.soft"}
     expected |= {"positions": "positions.beyond", "parts": "parts.heads"}

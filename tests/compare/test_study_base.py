@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from regard.compare.comparison_options import Options
+from regard.compare.length_bins import SentenceSet
 from regard.compare.length_study import LENGTH
-from regard.compare.run_cache import RunCache, TrainedRun
-from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, StudyResult
-from regard.compare.study_base import differences, measure_study
-from regard.compare.study_context import SentenceSet, StudyContext
+from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, StudyResult, differences
+from regard.compare.study_context import Options, StudyContext
 
 BINS = ("2-5", "6-9", "25-34", "35-44")
 
 
-class MadeUp(RunCache):
-    """A cache in which every run is trained, and its BLEU is given; a little more for later seeds."""
+class MadeUp(StudyContext):
+    """A comparison in which every run is trained, and its BLEU is given; a little more for later seeds."""
 
     scores: dict[str, list[float]]
 
     def finished(self, run):
-        return TrainedRun(run.label, run.seed, Path("nowhere"), 1.0) if run.label in self.scores else None
+        return replace(run, seconds=1.0) if run.label in self.scores else None
 
-    def measured(self, run, name, parameters, measure):
+    def measured(self, name, parameters, measure, run=None):
         return [
             {"length": bin, "words": 5.0, "bleu": bleu + run.seed / 100, "exact": 1.0, "sentences": 9}
             for bin, bleu in zip(BINS, self.scores[run.label], strict=True)
@@ -33,11 +32,10 @@ class MadeUp(RunCache):
 
 def measured(folder: Path, scores: dict[str, list[float]], seeds: int = 3, **options) -> StudyResult:
     chosen = Options(models=tuple(scores), seeds=tuple(range(seeds)), device="cpu", sentences=1, **options)
-    cache = MadeUp(folder, chosen, print)
-    cache.scores = scores
-    context = StudyContext(chosen, cache, print)
+    context = MadeUp(chosen, folder, print)
+    context.scores = scores
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 24)
-    return measure_study(LENGTH, context)
+    return LENGTH.measure(context)
 
 
 def test_bottleneck_is_about_the_share_that_is_lost(tmp_path):
@@ -74,13 +72,12 @@ def test_table_has_the_bleu_beyond_the_training_and_the_summary_over_seeds(tmp_p
 def test_claims_about_widths_name_the_widths_and_missing_models_are_not_measured(tmp_path):
     widths = {f"seq2seq, width {width}": [width / 4.0] * 2 + [width / 8.0] * 2 for width in (8, 16)}
     scores = {"seq2seq": [4.0, 4.0, 2.0, 2.0], **widths}
-    chosen = {"widths": (8, 16), "width": 16}
-    options = Options(models=("seq2seq", "bahdanau"), seeds=(0, 1, 2), device="cpu", sentences=1, **chosen)
-    cache = MadeUp(tmp_path, options, print)
-    cache.scores = scores
-    context = StudyContext(options, cache, print)
+    settings = {"data": {"built_in": "korean"}, "model": {"width": 16}, "training": {}}
+    options = Options(settings, ("seq2seq", "bahdanau"), device="cpu", sentences=1, widths=(8, 16))
+    context = MadeUp(options, tmp_path, print)
+    context.scores = scores
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 24)
-    result = measure_study(LENGTH, context)
+    result = LENGTH.measure(context)
     verdicts = {each.claim.name: each for each in result.verdicts}
     assert verdicts["length.attention"].outcome == NOT_MEASURED
     assert "width 8 minus seq2seq, width 16" in verdicts["length.width"].reason

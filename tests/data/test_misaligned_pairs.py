@@ -146,7 +146,7 @@ def test_missing_lines_are_located_by_lengths_alone(seed, place, extra, flip):
     less = features(numpy.delete(target, range(place, place + extra)))
     both = (less, features(source)) if flip else (features(source), less)
     missing = lines_without_counterpart(*both)
-    assert len(missing) == extra and all(abs(each.line - place) <= 8 for each in missing)
+    assert len(missing) == extra and all(abs(each - place) <= 8 for each in missing)
 
 
 def test_empty_files_have_no_missing_lines():

@@ -337,3 +337,10 @@ def test_text_round_trip(tmp_path_factory, both, block):
         for number, two in enumerate(both, 1)
         if all(any(not c.isspace() and c not in INVISIBLE for c in side) for side in two)
     ]
+
+
+def test_a_table_as_one_side_of_parallel_files_is_an_error(tmp_path):
+    records = saved(tmp_path, "a.jsonl", '{"source": "Hi.", "target": "안녕."}\n' * 3)
+    with pytest.raises(DataError, match=r"a\.jsonl") as caught:
+        read_pairs(records, saved(tmp_path, "b", "one\ntwo\nthree\n"))
+    assert "jsonl=" in str(caught.value)

@@ -131,7 +131,7 @@ def test_malformed_json_line_is_named(tmp_path: Path, line: str, part: str):
     path.write_text(f"{json_line()}\n{line}\n")
     with pytest.raises(DataError) as raised:
         read_stories(path)
-    assert raised.value.message.call == f"{path}, line 2" and part in str(raised.value)
+    assert raised.value.message.call.startswith(f"{path}, line 2") and part in str(raised.value)
     assert "tab" not in str(raised.value)  # only bAbI lines have tabs
 
 

@@ -10,7 +10,7 @@ import torch
 from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import TAPE_TASKS, DynamicNGrams, build_tape_task
 from regard.errors import ArgumentError, DataError, UnknownName
-from regard.tasks.algorithms.evaluate import optimal_bits
+from regard.tasks.algorithms.task import optimal_bits
 
 
 def drawn(name: str, count: int = 5, **sizes: int) -> tuple[Any, TapeBatch]:

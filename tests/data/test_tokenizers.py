@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
 import unicodedata
 from pathlib import Path
@@ -411,3 +412,12 @@ def test_every_character_that_occurs_often_becomes_a_piece(kind: str):
     tokenizer = train_tokenizer(kind, [*lines, *["at 7:30"] * 5, *["50 %"] * 4], size=500)
     assert not set(tokenizer.encode("730 :")) & tokenizer.uncovered  # each is 0.01 % of the text
     assert set(tokenizer.encode("%")) & tokenizer.uncovered
+
+
+def test_the_path_of_a_tokenizer_may_be_bytes(tmp_path: Path):
+    tokenizer = train_tokenizer("character", ["abba"])
+    place = os.fsencode(tmp_path / "characters.json")
+    tokenizer.save(place)
+    assert load_tokenizer(place).fingerprint == tokenizer.fingerprint
+    with pytest.raises(DataError, match="nowhere"):
+        load_tokenizer(b"nowhere")

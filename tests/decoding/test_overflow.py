@@ -11,7 +11,7 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, observe, search
 from regard.errors import RegardWarning
 from regard.models.transformer import Size, Transformer
-from regard.tasks.translation.run import fits_float16
+from regard.tasks.translation.task import fits_float16
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

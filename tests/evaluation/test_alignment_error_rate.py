@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from regard.decoding import align
 from regard.errors import ArgumentError, DataError
-from regard.evaluation.alignment_error_rate import AlignmentScore, Links, parse_links, read_links, score_links
+from regard.evaluation.alignment_error_rate import (
+    AlignmentScore,
+    Links,
+    check_links,
+    parse_links,
+    read_links,
+    score_links,
+)
 
 LINKS = st.frozensets(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
 
@@ -132,11 +139,11 @@ def test_different_numbers_of_sentences_raise():
         score_links([[]], [parse_links(""), parse_links("")])
 
 
-def test_links_past_the_end_of_a_sentence_raise():
-    drawn = [parse_links("0-0"), parse_links("1-2")]
-    assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
-    with pytest.raises(DataError, match=r"(?s)sentence 2: .*1-2.*base="):
-        score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])
+def test_many_links_past_the_end_of_a_sentence_raise():
+    gold = [parse_links("0-0"), parse_links("1-2")]
+    check_links(gold, [(1, 1), (2, 3)], "gold")
+    with pytest.raises(DataError, match=r"(?s)gold, line 2: .*1-2.*--base 1"):
+        check_links(gold, [(1, 1), (2, 2)], "gold")
 
 
 def test_score_links_accepts_an_alignment():

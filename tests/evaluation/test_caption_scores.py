@@ -7,7 +7,7 @@ import pytest
 
 from regard.data.shapes import shapes, word_regions
 from regard.evaluation.bleu import bleu
-from regard.evaluation.caption_metrics import cider_d
+from regard.evaluation.caption_metrics import CiderD
 from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
 
 
@@ -15,7 +15,7 @@ def test_scores_with_different_numbers_of_references():
     captions = ["a dog runs on grass", "two red birds in a tree"]
     references = [["a dog runs on the grass", "the dog"], ["two birds in a tree"]]
     scores = caption_scores(captions, references)
-    assert scores["cider"].value == cider_d(captions, references).value
+    assert scores["cider"].value == CiderD(references).score(captions).value
     filled = [["a dog runs on the grass", "two birds in a tree"], ["the dog", "two birds in a tree"]]
     assert scores["bleu"].value == bleu(captions, filled).value
 

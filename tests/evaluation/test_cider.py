@@ -8,7 +8,7 @@ import random
 import pytest
 
 from regard.errors import ArgumentError, DataError
-from regard.evaluation import CiderD, cider_d
+from regard.evaluation import CiderD
 
 TWO = [["a dog runs"], ["two red birds"]]
 """Every n-gram is in the references of one of two images: each has the weight L = log 2 per occurrence."""
@@ -75,14 +75,14 @@ def test_several_references_are_averaged_and_count_once_per_image():
 
 
 def test_the_corpus_score_is_the_mean_over_images():
-    score = cider_d(["a dog runs", "one white horse"], iter(map(iter, TWO)))
+    score = CiderD(iter(map(iter, TWO))).score(["a dog runs", "one white horse"])
     assert score.value == pytest.approx(7.5 / 2) and score.name == "CIDEr-D"
     assert {"nrefs:1", "n:4", "sigma:6"} <= set(score.signature.split("|"))
-    assert "nrefs:1-2" in cider_d(["x", "y"], [["a", "b"], ["c"]]).signature
+    assert "nrefs:1-2" in CiderD([["a", "b"], ["c"]]).score(["x", "y"]).signature
 
 
 def test_one_image_and_captions_without_words_score_zero():
-    assert cider_d(["a dog runs"], [["a dog runs"]]).value == 0
+    assert CiderD([["a dog runs"]]).score(["a dog runs"]).value == 0
     assert CiderD(TWO).image_scores(["", "."]) == [0, 0]
 
 
@@ -112,4 +112,4 @@ def test_scores_are_between_0_and_10_and_the_reference_itself_is_best():
 )
 def test_bad_arguments(captions, references, error: type[Exception]):
     with pytest.raises(error, match=r"CiderD[.(]"):
-        cider_d(captions, references)
+        CiderD(references).score(captions)

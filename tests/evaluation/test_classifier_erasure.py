@@ -15,8 +15,7 @@ from regard.data import LabelledBatch, train_tokenizer
 from regard.data.batch import UNK
 from regard.errors import ArgumentError
 from regard.evaluation import ClassifierErasure, TextClassifier, erase_words
-from regard.evaluation.classification import SIDES
-from regard.evaluation.classifier_erasure import TextErasure
+from regard.evaluation.erasure import Effect
 from regard.evaluation.region_erasure import RegionErasure, erase_regions
 from regard.models import Classifier, build_classifier
 from tests.evaluation.toy_sentiment import sentiment_word, toy_texts, trained
@@ -62,7 +61,7 @@ def test_costs_of_a_classifier_that_uses_its_attention():
     measured = erase_words(pointer(), ["a f b", "c d f e"], samples=2)
     before, without = -math.log1p(math.exp(-LOUD)), -math.log(2)
     for text, place in zip(measured.texts, (1, 2), strict=True):
-        assert (text.looked, text.words, text.label) == ((place,), ("f",), "yes") and text.weight > 0.99
+        assert (text.looked, text.text) == ((place,), "yes") and text.weight > 0.99
         assert text.hidden == pytest.approx(before - without, abs=1e-3)
         assert text.unknown == pytest.approx(before - without, abs=1e-3)
         assert abs(text.hidden_random) < 1e-3 and abs(text.unknown_random) < 1e-3
@@ -84,7 +83,7 @@ def test_hiding_the_sentiment_word_costs_more_than_a_random_word():
     # Without the word, the classifier can only guess, at a cost of about log 2.
     assert measured.mean("unknown") > 0.4 and abs(measured.mean("unknown_random")) < 0.1
     assert measured.mean("hidden") > 0.1 and abs(measured.mean("hidden_random")) < 0.05
-    at_the_word = [text.looked == (sentiment_word(texts.firsts[text.line]),) for text in measured.texts]
+    at_the_word = [text.looked == (sentiment_word(texts.firsts[text.item]),) for text in measured.texts]
     assert sum(at_the_word) > 50
 
 
@@ -99,23 +98,22 @@ def test_batched_trials_equal_single_forward_passes(name: str, pairs: bool):
     lines = list(zip(texts[:3], texts[3:], strict=True)) if pairs else list(texts)
     measured = erase_words(classifier, lines, k=2, samples=1, seed=5)
     assert len(measured.texts) == 6 and measured.k == 2
-    assert [text.side for text in measured.texts[:2]] == (["first", "second"] if pairs else ["first"] * 2)
+    assert [text.place for text in measured.texts[:2]] == [0, int(pairs)]
     for text in measured.texts:
-        result = classifier.classify(lines[text.line])
-        side = ("first", "second").index(text.side)
+        result = classifier.classify(lines[text.item])
+        side = text.place
         read = result.texts[side]
         places = [place for word in text.looked for place in read.places[word]]
         tokens = [list(each.tokens[:-1]) for each in result.texts]
         for place in places:
             tokens[side][place] = UNK
-        scores = [result.probabilities[text.label], _chance(model, tokens, text.label)]
+        scores = [result.probabilities[text.text], _chance(model, tokens, text.text)]
         assert text.unknown == pytest.approx(math.log(scores[0] / scores[1]), abs=1e-9)
-        assert text.words == tuple(read.words[word] for word in text.looked)
         assert text.weight == pytest.approx(sum(read.weights[word] for word in text.looked))
         if not pairs:
             tokens = [list(read.tokens[:-1])]
             with regard.intervene(cut=[(0, place) for place in places], at="pool"):
-                hidden = _chance(model, tokens, text.label)
+                hidden = _chance(model, tokens, text.text)
             assert text.hidden == pytest.approx(math.log(scores[0] / hidden), abs=1e-9)
 
 
@@ -128,16 +126,14 @@ def _chance(model: Classifier, tokens: list[list[int]], label: str) -> float:
 
 def test_short_and_blank_texts_are_skipped():
     measured = erase_words(pointer(), ["f", "", "a f", "a b c"], k=1)
-    assert [text.line for text in measured.texts] == [2, 3] and measured.skipped == 2
+    assert [text.item for text in measured.texts] == [2, 3] and measured.skipped == 2
     nothing = erase_words(pointer(), ["f"])
     assert nothing.texts == () and "too few words" in str(nothing)
     assert nothing.to_dict()["hidden"] is None and json.dumps(measured.to_dict(), allow_nan=False)
 
 
 def test_texts_of_pairs_are_counted_as_texts_and_pairs():
-    texts = [
-        TextErasure(at // 2, SIDES[at % 2], "pos", (0,), ("a",), 0.5, 0.0, 0.25, 0.0, 0.0) for at in range(6)
-    ]
+    texts = [Effect(at // 2, at % 2, "pos", (0,), 0.5, 0.0, 0.25, 0.0, 0.0) for at in range(6)]
     both = ClassifierErasure(tuple(texts))
     assert both.pairs == 3 and "(6 texts of 3 pairs)" in str(both)
     assert "0.00 nats" in str(both) and "by 0.25" in str(both)

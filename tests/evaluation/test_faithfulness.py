@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import regard
 from regard.data import train_tokenizers
-from regard.data.batch import Batch
+from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Greedy, Translator
 from regard.decoding.forced_decoding import observe
 from regard.evaluation import Faithfulness, agreement, faithfulness
-from regard.evaluation.erasure import Pair, Trial, ended, ranked_and_random, saliencies, word_scores
-from regard.evaluation.faithfulness import WordTruth
+from regard.evaluation.erasure import Trial, ranked_and_random
+from regard.evaluation.faithfulness import Pair, WordTruth, saliencies, word_scores
 from regard.models import Encoded, Model, State, build_model
 from regard.models.base import attend
 from tests.models.variants import VARIANTS, make
@@ -80,11 +80,11 @@ def sides() -> tuple[list[str], list[str]]:
 def test_model_that_uses_its_attention():
     measured = faithfulness(translator(Pointer), *sides(), samples=2)
     size = translator(Pointer).model.target_size
-    assert [each.text for each in measured.words if each.sentence == 1] == ["d", "c", "b"]
+    assert [each.text for each in measured.words if each.item == 1] == ["d", "c", "b"]
     even = []
     for each in measured.words:
-        keys = len(PAIRS[each.sentence][0].split()) + 1
-        assert each.looked == (each.word,)
+        keys = len(PAIRS[each.item][0].split()) + 1
+        assert each.looked == (each.place,)
         # Before: nearly all weight on one key, so its logit is 9. Hidden: the other keys get 9 / (keys - 1).
         before = LOUD - math.log(math.exp(LOUD) + size - 1)
         others = keys - 1
@@ -100,7 +100,7 @@ def test_model_that_uses_its_attention():
 
 def test_small_costs_have_two_digits():
     def summary(*costs: float) -> str:
-        word = WordTruth(0, 0, "cat", (1,), *costs, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        word = WordTruth(0, 0, "cat", (1,), 0.5, *costs, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return Faithfulness((word,), 0.0, 1, 1).summary()
 
     assert " 1.3 nats" in summary(1.26, 0.06) and summary(1.26, 0.06).endswith(" 0.06")
@@ -123,13 +123,13 @@ def test_all_tokens_of_a_word_are_erased():
     model = build_model("transformer", source.size, target.size, width=8, heads=2, inner=8, layers=1)
     made = Translator(model, source, target, unit="word")
     measured = faithfulness(made, "abc de f", "fed cba b")
-    assert [(each.word, each.text) for each in measured.words] == [(0, "fed"), (1, "cba"), (2, "b")]
+    assert [(each.place, each.text) for each in measured.words] == [(0, "fed"), (1, "cba"), (2, "b")]
     scored = made.score("abc de f", "fed cba b")
     weights, passage = scored.align().matrix, scored.passages[0]
-    pair = Pair(ended(source.encode("abc de f")), ended(target.encode("fed cba b")))
+    pair = Pair((*source.encode("abc de f"), EOS), (*target.encode("fed cba b"), EOS))
     for each in measured.words:
-        assert each.looked == (int(weights[each.word].argmax()),)
-        rows = tuple(place for place, word in enumerate(passage.words) if word == each.word)
+        assert each.looked == (int(weights[each.place].argmax()),)
+        rows = tuple(place for place, word in enumerate(passage.words) if word == each.place)
         gone = tuple(place for place, word in enumerate(passage.source_words) if word == each.looked[0])
         before, after = word_scores(model, [pair], [Trial(0, rows), Trial(0, rows, gone)])
         assert each.hidden == pytest.approx(before - after, abs=1e-4)
@@ -148,7 +148,7 @@ def test_summary_names_the_units_of_source_and_target():
 def test_batched_trials_equal_single_trials_and_interventions(name: str):
     model = make(name)
     sources, targets = [[4, 5, 6, 7], [8, 9, 10]], [[5, 6, 7], [4, 9, 8, 5, 6]]
-    pairs = [Pair(ended(a), ended(b)) for a, b in zip(sources, targets, strict=True)]
+    pairs = [Pair((*a, EOS), (*b, EOS)) for a, b in zip(sources, targets, strict=True)]
     trials = [
         Trial(0, (1,)),
         Trial(1, (3, 4), hidden=(0, 2)),
@@ -160,17 +160,17 @@ def test_batched_trials_equal_single_trials_and_interventions(name: str):
     alone = [word_scores(model, pairs, [trial])[0] for trial in trials]
     assert together.tolist() == pytest.approx(alone, abs=1e-5)
     for trial, score in zip(trials, together.tolist(), strict=True):
-        source = [1 if place in trial.unknown else each for place, each in enumerate(sources[trial.pair])]
+        source = [1 if place in trial.unknown else each for place, each in enumerate(sources[trial.item])]
         cuts = [(row, key) for row in trial.rows for key in trial.hidden]
         with regard.intervene(cut=cuts, at="*cross"):
-            seen = observe(model, Batch.collate([source], [targets[trial.pair]]))
+            seen = observe(model, Batch.collate([source], [targets[trial.item]]))
         assert score == pytest.approx(seen.token_scores[0, list(trial.rows)].sum().item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings change the output too
 def test_gradient_times_input_equals_finite_differences(name: str):
     model = make(name).train()
-    pair, trial = Pair(ended([4, 5, 6, 7]), ended([8, 9, 10])), Trial(0, (1, 2))
+    pair, trial = Pair((*[4, 5, 6, 7], EOS), (*[8, 9, 10], EOS)), Trial(0, (1, 2))
     (measured,) = saliencies(model, [pair], [trial])
     assert measured.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
     model.eval()
@@ -238,7 +238,7 @@ def test_result_is_accepted_and_its_summary_is_under_the_picture():
 def test_short_sources_are_skipped_and_models_without_attention_raise():
     made = translator(Pointer)
     measured = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
-    assert measured.skipped == 2 and {each.sentence for each in measured.words} == {2}
+    assert measured.skipped == 2 and {each.item for each in measured.words} == {2}
     none = faithfulness(made, ["a"], ["a"])
     assert "too few" in none.summary() and json.loads(json.dumps(none.written()))["hidden"] is None
     assert none.written()["skipped"] == 1
@@ -342,7 +342,7 @@ def test_saliencies_do_not_change_the_embeddings_of_other_threads():
 
 
 def test_means_are_properties_and_a_negative_decrease_raises():
-    word = WordTruth(0, 0, "cat", (1,), 0.77, -0.04, 4.0, 1.0, 0.9, 0.1, 0.8, math.nan)
+    word = WordTruth(0, 0, "cat", (1,), 0.5, 0.77, -0.04, 4.0, 1.0, 0.9, 0.1, 0.8, math.nan)
     report = Faithfulness((word,), uniform=2.0, k=1, sentences=1)
     names = ("hidden", "hidden_random", "unknown", "unknown_random", "comprehensiveness", "sufficiency")
     assert [getattr(report, name) for name in names] == [0.77, -0.04, 4.0, 1.0, 0.9, 0.1]

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard.evaluation.region_erasure import RegionErasure, WordRegion, erase_regions, hide_cells
+from regard.evaluation.erasure import Effect
+from regard.evaluation.region_erasure import RegionErasure, erase_regions, hide_cells
 from regard.viewing.image_attention import ImageAttention
 
 
@@ -40,7 +41,7 @@ def test_a_model_that_uses_the_attended_cell_has_a_drop_only_there():
     result = erase_regions(depends_on(strongest, seen), seen)
     assert [each.hidden for each in result.words] == [2.0] * 3
     assert [each.hidden_random for each in result.words] == [0.0] * 3
-    assert [each.cells for each in result.words] == [(cell,) for cell in strongest]
+    assert [each.looked for each in result.words] == [(cell,) for cell in strongest]
     assert [each.weight for each in result.words] == pytest.approx(seen.weights.max((1, 2)).tolist())
     assert result.better == 1.0 and result.interval("difference") == (2.0, 2.0)
     assert "2.0 nats" in result.summary() and "0.0" in result.summary()
@@ -73,7 +74,7 @@ def test_calls_are_bounded_batches_of_distinct_images_and_deterministic():
     assert max(sizes) <= 5 and sum(sizes) <= 1 + 6 * 4
     assert first.words == erase_regions(log_probabilities, seen, k=2, batch_size=64).words
     assert first.words != erase_regions(log_probabilities, seen, k=2, seed=1).words
-    assert all(len(each.cells) == 2 for each in first.words)
+    assert all(len(each.looked) == 2 for each in first.words)
 
 
 def test_words_without_enough_cells_or_weights_are_skipped():
@@ -89,7 +90,7 @@ def test_words_without_enough_cells_or_weights_are_skipped():
 
 def test_intervals_resample_captions():
     # Words of one caption are equal, so only the two captions carry information.
-    words = [WordRegion(at // 50, at % 50, "w", (0,), 1.0, float(at // 50), 0.0) for at in range(100)]
+    words = [Effect(at // 50, at % 50, "w", (0,), 1.0, float(at // 50), 0.0) for at in range(100)]
     assert RegionErasure(tuple(words), captions=2).interval("hidden") == (0.0, 1.0)
     assert RegionErasure(tuple(words), captions=2).to_dict()["difference"] == 0.5
     assert "2 captions" in str(RegionErasure(tuple(words), captions=2))
@@ -105,7 +106,7 @@ def test_several_captions():
 
     result = erase_regions(log_probabilities, several)
     assert seen_by_index == [(0, True), (1, True)] and result.captions == 2
-    assert [each.caption for each in result.words] == [0, 0, 0, 1, 1, 1]
+    assert [each.item for each in result.words] == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("options", [{"k": 0}, {"samples": 0}, {"batch_size": 0}])

@@ -17,9 +17,10 @@ import torch
 
 import regard
 from benchmarks.loop import perplexity, steps, train
-from regard.data.batch import Batch
+from regard.data.batch import EOS, Batch
 from regard.data.tape_tasks import algorithm_batch
-from regard.evaluation.erasure import Pair, Trial, ended, word_scores
+from regard.evaluation.erasure import Trial
+from regard.evaluation.faithfulness import Pair, word_scores
 from regard.interventions import Force
 from regard.models import Model, build_model
 
@@ -100,7 +101,7 @@ def erased(task: str, rows: range) -> tuple[float, float]:
     with torch.no_grad(), regard.record() as seen:
         model(batch)
     lengths = zip(batch.source.tolist(), batch.labels.tolist(), batch.target_lengths.tolist(), strict=True)
-    pairs = [Pair(ended(words[:LENGTH]), ended(labels[: length - 1])) for words, labels, length in lengths]
+    pairs = [Pair((*words[:LENGTH], EOS), (*labels[: length - 1], EOS)) for words, labels, length in lengths]
     plain, most, other = [], [], []
     for pair in range(len(batch)):
         for row in rows:

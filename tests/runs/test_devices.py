@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.cli.setting_options import setting_option
+from regard.cli.usage_errors import setting_option
 from regard.errors import ArgumentError, UnknownName
 from regard.runs.devices import choose_device
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import regard
 from regard.data.story_text import read_stories
 from regard.errors import ArgumentError, DataError, UnknownName
-from regard.evaluation.story_answer import EMPTY_SENTENCES, NO_FURTHER_FACT
+from regard.evaluation.story_answerer import EMPTY_SENTENCES, NO_FURTHER_FACT
 from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions

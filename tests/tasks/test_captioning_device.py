@@ -35,7 +35,7 @@ def test_images_on_the_device_are_those_that_workers_prepare(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ):
     usual = made(of_files(files, **changes), tmp_path / "run")
-    monkeypatch.setattr(data, "fits_on_device", lambda device, needed: True)
+    monkeypatch.setattr("regard.tasks.captioning.task.fits_on_device", lambda device, needed: True)
     stored = CaptioningTask(usual.model, usual.corpus, usual.settings, Processes())
     assert isinstance(stored._train_store, DeviceImages) and usual._train_store is None
     for epoch in (0, 1):

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch.nn import functional
 
 import regard
-from regard.cli.setting_options import setting_option
+from regard.cli.usage_errors import setting_option
 from regard.data.batch import EOS, PAD
 from regard.data.images import image_file
 from regard.data.shapes import scenes, shapes
@@ -27,8 +27,8 @@ from regard.tasks.captioning import (
     Caption,
     CaptioningRun,
     CaptioningTask,
-    evaluate,
     settings,
+    task,
 )
 from regard.tasks.captioning.data import FeatureCache, read_caption_split, read_shapes
 from regard.tasks.captioning.settings import CaptioningSettings, ImageData
@@ -219,13 +219,13 @@ def test_evaluation_of_shapes_has_exact_and_pointing(trained: Path):
 def test_evaluation_searches_as_requested(
     trained: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ):
-    texts, scored = list[str](), evaluate.caption_scores
+    texts, scored = list[str](), task.caption_scores
 
     def caption_scores(captions: list[str], references: Any) -> Any:
         texts.extend(captions)
         return scored(captions, references)
 
-    monkeypatch.setattr(evaluate, "caption_scores", caption_scores)
+    monkeypatch.setattr(task, "caption_scores", caption_scores)
     CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3, **options))
     assert len(texts) == 3 and (max(len(text.split()) for text in texts) <= 1) == bool(options)
 
@@ -342,7 +342,7 @@ def test_caption_without_attention():
 def test_held_out_images(files: Path):
     data = ImageData(train_file=[str(files / "captions.tsv")], held_out=3, image_size=16)
     split = read_caption_split(data)
-    assert split.held_out and len(split.train) == 5 and len(split.valid) == 3
+    assert split.is_held_out and len(split.train) == 5 and len(split.valid) == 3
     assert not set(split.train.names) & set(split.valid.names)
     with pytest.raises(DataError, match="held out"):
         read_caption_split(ImageData(train_file=data.train_file, held_out=8))

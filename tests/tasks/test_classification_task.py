@@ -23,7 +23,6 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
 from regard.tasks.classification.data import (
-    LabelledCorpus,
     hold_out_texts,
     read_labelled_split,
 )
@@ -39,7 +38,7 @@ from tests.tasks.small_classification import reviews, small, train, written
 def make_task(settings: dict[str, Any], folder: Path, processes: Processes | None = None) -> Any:
     folder.mkdir(exist_ok=True)
     chosen = build(ClassificationSettings, settings, "here")
-    corpus = LabelledCorpus.prepared(read_labelled_split(chosen.data), chosen.data, folder)
+    corpus = ClassificationTask.encode_data(read_labelled_split(chosen.data), chosen, folder)
     torch.manual_seed(0)
     model = ClassificationTask.build_model(chosen.model, corpus.sizes)
     return ClassificationTask(model, corpus, chosen, processes)
@@ -271,14 +270,15 @@ def test_lowercase_and_ignored_labels(tmp_path: Path):
 
 
 def test_a_tokenizer_can_be_trained_on_fewer_texts(tmp_path: Path):
-    data = build(
-        ClassificationSettings, small({"train_file": [written(tmp_path / "a.tsv", reviews(40))]}), ""
-    ).data
+    chosen = small({"train_file": [written(tmp_path / "a.tsv", reviews(40))]})
+    settings = build(ClassificationSettings, chosen, "")
     sizes = []
     for lines in (2, None):
         folder = tmp_path / str(lines)
         folder.mkdir()
-        sizes.append(LabelledCorpus.prepared(read_labelled_split(data), data, folder, lines).tokenizer.size)
+        data = read_labelled_split(settings.data)
+        corpus = ClassificationTask.encode_data(data, settings, folder, lines=lines)
+        sizes.append(corpus.tokenizer.size)
     assert sizes[0] < sizes[1]
 
 

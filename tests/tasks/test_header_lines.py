@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import DataError, RegardWarning
-from regard.tasks.header_lines import check_first_lines, columns_of_header
+from regard.tasks.file_checks import check_first_lines, columns_of_header
 
 SENTENCES = ["Guten Tag.,Hello.", "Ich gehe nach Hause,I am going home", '"Ja, gut.",Yes.']
 WORDS = ["Hund,dog", "Katze,cat", "Maus,mouse"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.tasks.language import LanguageSettings, LanguageTask
-from regard.tasks.language.data import TextCorpus, read_texts
+from regard.tasks.language.data import read_texts
 from regard.training import length_buckets
 from regard.training.settings import build
 from regard.training.task import Capture
@@ -35,7 +35,7 @@ def task_of(folder: Path, name: str, **training: Any) -> LanguageTask:
         "training": {"steps": 2, **training},
     }
     checked = build(LanguageSettings, settings, "the settings")
-    corpus = TextCorpus.encoded(read_texts(checked.data), checked.data, folder)
+    corpus = LanguageTask.encode_data(read_texts(checked.data), checked, folder)
     model = LanguageTask.build_model(checked.model, corpus.sizes)
     return LanguageTask(model, corpus, checked)
 

@@ -19,8 +19,9 @@ from regard.evaluation import text_loss
 from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
-from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
-from regard.tasks.language.data import TextCorpus, read_texts
+from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
+from regard.tasks.language import run as language_run
+from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.task import choose, with_batches
 from regard.training.distributed import Processes
@@ -100,7 +101,7 @@ def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Pat
     task = build_task(LanguageTask, trained["lstm"])
     first, second = (batch for batch, _ in zip(task.batches(0), range(2), strict=False))
     assert (first.carried, second.carried) == (False, True) and len(first) == 5
-    with pytest.raises(ArgumentError, match="continues"):
+    with pytest.raises(AssertionError, match="continues"):
         task.prepare(second, "cpu")
     task.model.eval()
     losses = []
@@ -162,7 +163,7 @@ def test_rows_of_an_lstmn_are_the_words_that_were_read(tmp_path: Path, text, mon
     (alone,) = run.score(["a"], look="*")
     assert alone.attention["decoder.0.self"].tolist() == [[[0, 0], [1, 0]]]
     assert run.score("", look="*").attention["decoder.0.self"].tolist() == [[[0]]]
-    monkeypatch.setattr(observed_texts, "LONG", 20)
+    monkeypatch.setattr(language_run, "LONG", 20)
     (long,) = run.score("the cat " * 10, look="*").long
     assert long.rows == long.columns and long.rows[:3] == ("</s>", "the", "cat")
     with_look = run.generate("the cat", look="*", max_new_tokens=3)
@@ -253,7 +254,7 @@ def test_held_out_lines_are_the_end_of_the_text(tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_text("".join(f"line {number}\n\n" for number in range(50)))
     split = read_texts(TextData(train_file=[str(path)]))
-    assert [line for line in split.valid if line] == ["line 48", "line 49"] and split.held_out
+    assert [line for line in split.valid if line] == ["line 48", "line 49"] and split.is_held_out
     assert list(split.train)[-2:] == ["line 47", ""] and len(list(split.train)) == 96
     assert len(set(split.fingerprints.values())) == 2
 
@@ -271,8 +272,8 @@ def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):
     (tmp_path / "c.txt").write_text("a <unk> zebra\n" * 5)
     for valid, note in (("b.txt", ""), ("c.txt", "25.0%")):
         files = {"train_file": [str(tmp_path / "a.txt")], "valid_file": [str(tmp_path / valid)]}
-        data = TextData(**files, tokenizer="closed-word")
-        notes = TextCorpus.encoded(read_texts(data), data, tmp_path).notes
+        settings = LanguageSettings(data=TextData(**files, tokenizer="closed-word"))
+        notes = LanguageTask.encode_data(read_texts(settings.data), settings, tmp_path).notes
         assert ("unknown" in " ".join(notes)) == bool(note) and note in " ".join(notes)
 
 

@@ -162,7 +162,7 @@ def test_suggested_commands_name_an_own_task(points: Path, tmp_path: Path, comma
         assert said.status == 2 and task in said.err.splitlines()[0], said.err
         assert f"regard show {run} --task" in said.err
     said = command("view", run, "--task", OWN, "--text", "a")
-    assert said.status == 2 and "LineTask has no view" in said.err, said.err
+    assert said.status == 2 and "LineTask does not show attention" in said.err, said.err
 
 
 def test_interrupted_own_task_is_resumed_with_its_name(points: Path, tmp_path: Path, command):  # noqa: F811

@@ -9,7 +9,8 @@ import torch
 
 from regard.data import korean_english
 from regard.models import MODELS, build_model
-from regard.tasks.translation.plan import FILLED, Plan, Workload, fill_data, fit_to_text, make_plan
+from regard.runs.run_task import Plan
+from regard.tasks.translation.plan import FILLED, Workload, fill_data, fit_to_text, make_plan
 from regard.training.budget import total_steps
 from regard.training.settings import Training
 
@@ -82,7 +83,7 @@ def test_plan_is_close_to_settings_tuned_by_hand(pairs: int, count: int, width: 
 def test_at_most_three_models_are_timed_and_none_without_minutes():
     for settings in ({"training": {"steps": 100}}, {"training": {"epochs": 2}}, {}):
         machine = Machine()
-        assert make_plan(settings, Workload(1_000, 12_000), machine).tokens_per_second is None
+        assert make_plan(settings, Workload(1_000, 12_000), machine).seconds is None
         assert machine.timed == []
     machine = Machine()
     make_plan(minutes(5), Workload(20_000, 250_000), machine)
@@ -155,7 +156,8 @@ def test_plan_without_a_budget_counts_the_default_steps(pairs: int):
     batch = planned.settings["training"]["batch_tokens"]
     epoch = max(round(TOKENS * pairs / (batch * FILLED)), 1)
     steps = total_steps(Training(), epoch)
-    assert planned.tokens / (batch * FILLED) == pytest.approx(steps, rel=0.05)
+    assert planned.epochs is not None
+    assert planned.epochs * work.tokens / (batch * FILLED) == pytest.approx(steps, rel=0.05)
 
 
 def test_learning_rate_falls_with_the_size_of_the_model():
@@ -174,8 +176,8 @@ def test_metric_for_sentences_without_spaces_is_bleu():
 def test_text_of_a_plan_counts_target_tokens():
     work = Workload(20_000, 250_000, target_tokens=50_000)  # labels: the sources have five times the tokens
     planned = make_plan(minutes(5), work, lambda model, tokens: 10_000)
-    assert planned.tokens_per_second == 10_000 and "2,000 target tokens/s" in planned.text
-    assert f"{planned.tokens / 5:,.0f} target tokens" in planned.text
+    assert planned.seconds == pytest.approx(300) and "2,000 target tokens/s" in planned.text
+    assert planned.epochs is not None and f"{planned.epochs * 50_000:,.0f} target tokens" in planned.text
 
 
 @pytest.mark.parametrize("budget", [{}, {"steps": 10}, {"epochs": 3}, {"minutes": 5}])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import DataError, RegardWarning
-from regard.tasks.text_file_checks import check_separator, check_sides, check_text_files, report_tables
+from regard.tasks.file_checks import check_separator, check_sides, check_text_files, report_tables
 
 KOREAN = "나는 학교에 간다.\n그는 집에 있다.\n안녕하세요.\n"
 GERMAN = "Grüße aus Köln\nEr geht über die Straße\nschöne Grüße\n"

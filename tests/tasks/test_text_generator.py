@@ -20,8 +20,8 @@ from regard.decoding import Beam, Greedy, Rules, Sample
 from regard.errors import ArgumentError
 from regard.models import LanguageModel, State, build_language_model
 from regard.runs.run_task import StoredRun
-from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings, text_generator
-from regard.tasks.language.observed_texts import LONG
+from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings
+from regard.tasks.language import run as language_run
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.text_stream import TextStream, continuation
 from regard.viewing import Seen, picture
@@ -145,7 +145,7 @@ def test_prompts_left_out_keep_their_place():
     stops = [False]
     run = scripted("a b c d e f")
     options = {"max_new_tokens": 2, "tokens_per_batch": 1, "stopping": lambda: stops[0]}
-    search = text_generator.search
+    search = language_run.search
 
     def stop_after_two(*arguments: Any, **rest: Any) -> Any:
         batches.append(None)
@@ -153,7 +153,7 @@ def test_prompts_left_out_keep_their_place():
         return search(*arguments, **{**rest, "stopping": None})
 
     batches = list[None]()
-    with mock.patch.object(text_generator, "search", stop_after_two):
+    with mock.patch.object(language_run, "search", stop_after_two):
         results = run.generate(["a", "a b", "a", "a b c"], **options)
     assert [(each.prompt, each.text, each.stop_reason) for each in results] == [
         ("a", " b c", "length"),
@@ -213,7 +213,7 @@ def test_unknown_words_of_the_prompt():
 def test_continuous_text_begins_with_eos_and_lines_end_with_it():
     model = build_language_model("lstm", WORDS.size, width=4)
     continuous = run_of(model, layout="continuous")
-    assert continuous.generator.encode_prompt("a b\nc", "here") == [
+    assert continuous.encode_prompt("a b\nc", "here") == [
         *WORDS.encode("a b"),
         EOS,
         *WORDS.encode("c"),
@@ -251,7 +251,7 @@ def test_attention_over_2048_tokens_is_bounded(tmp_path: Path):
     run = small(layers=1, position="rotary")
     prompt = " ".join(["a b c d e f I you"] * 255)
     result = run.generate(prompt, look="*", search=Greedy(Rules(minimum=8, maximum=8)))
-    assert len(result.read_pieces) == 2048 > LONG and not result.attention
+    assert len(result.read_pieces) == 2048 > language_run.LONG and not result.attention
     (long,) = result.long
     assert long.keys.shape == (2, 2048, 32) and long.maxima.shape == (2, 256, 256)
     tokens = torch.tensor([[BOS, *result.prompt_token_ids, *result.token_ids]])

@@ -14,10 +14,10 @@ from rich.console import Console
 from regard.data.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
 from regard.models import build_model
-from regard.tasks.sample_texts import spread_by_length
+from regard.tasks.split import spread_by_length
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.tasks.translation.alignment import guided_site
-from regard.tasks.translation.data import Corpus, read_split
+from regard.tasks.translation.data import read_split
 from regard.tasks.translation.settings import Data, TranslationSettings
 from regard.training.distributed import Processes
 from regard.training.settings import build
@@ -29,7 +29,7 @@ def make_task(task_settings: dict[str, Any], folder: Path) -> TranslationTask:
     """Return a task with these settings."""
     chosen = build(TranslationSettings, task_settings, "here")
     folder.mkdir(exist_ok=True)
-    corpus = Corpus.made(read_split(chosen.data), chosen.data, folder)
+    corpus = TranslationTask.encode_data(read_split(chosen.data), chosen, folder)
     torch.manual_seed(0)
     sizes = corpus.source.size, corpus.target.size
     model = build_model(chosen.model.name, *sizes, **chosen.model.options)

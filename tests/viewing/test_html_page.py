@@ -11,8 +11,7 @@ import pytest
 
 from regard import ArgumentError, DataError
 from regard.viewing import Entry, fragment, page, save_page
-from regard.viewing.entry import UNSEEN
-from regard.viewing.html_page import FIRST, LEVELS, LONGEST, OPEN
+from regard.viewing.entry import FIRST, LEVELS, LONGEST, OPEN, UNSEEN
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError
 from regard.viewing import bars, beside, draw, to_svg
-from regard.viewing.svg import CELL, MARGIN
+from regard.viewing.pictures.svg_writer import CELL, MARGIN
 
 SVG = "{http://www.w3.org/2000/svg}"
 

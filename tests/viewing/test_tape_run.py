@@ -9,8 +9,8 @@ import numpy
 import pytest
 
 from regard.errors import ArgumentError
-from regard.viewing.pictures import tape_panels
-from regard.viewing.tape_page import save_tape_page, tape_page
+from regard.viewing import tape_run as tape_runs
+from regard.viewing.result import Result
 from regard.viewing.tape_run import TapeRun
 
 STEPS, SLOTS = 5, 40
@@ -59,10 +59,10 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert len(moving.frames) == STEPS and len({frame.size for frame in moving.frames}) == 1
     assert "slot 11" in run.slot_picture().svg()
     assert "write weights, slots 10 to 14\n" in str(run.picture())
-    save_tape_page(tmp_path / "a.html", [run, run])
+    Result.write_page(tmp_path / "a.html", [run, run], "Sequences")
     page = (tmp_path / "a.html").read_text()
     assert page.count("<article>") == 2 and "<b>copy" not in page and "<i>note" not in page
-    monkeypatch.setattr(tape_panels, "FRAMES", 4)
+    monkeypatch.setattr(tape_runs, "FRAMES", 4)
     with pytest.raises(ArgumentError, match="5 steps"):
         run.animation()
 
@@ -87,5 +87,3 @@ def test_contents_that_were_not_recorded():
         tape_run(memory=None).slot_picture()
     with pytest.raises(ArgumentError, match="0 to 39"):
         tape_run().slot_picture(40)
-    with pytest.raises(ArgumentError, match="0 sequences"):
-        tape_page([])

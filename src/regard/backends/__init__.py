@@ -75,7 +75,7 @@ _SDPA_ABOUT = {
     "sdpa-cudnn": "cuDNN's fused attention on CUDA",
     "sdpa-flash": "FlashAttention 2 on CUDA; with padding() it skips what is behind the padding",
     "sdpa-efficient": "memory-efficient attention on CUDA: float32, masks and biases",
-    "sdpa-cpu": "PyTorch's flash attention for CPU",
+    "sdpa-cpu": "PyTorch's flash attention for CPU; with a window or documents it reads only the keys nearby",
 }
 
 _flex_reasons = on_first_use(_flex, "reasons")

@@ -1,16 +1,19 @@
 """attend_directly(): frequent calls on a CPU, run without check() and choose_backend().
 
-Checking the arguments and choosing a backend take longer than a small attention. This function recognises, by
-few comparisons, a call in which nothing is wrong and for which "auto" would choose sdpa-cpu, or the path of
-blocked for small inputs: a softmax without bias, soft cap, dropout and look, with no mask, causal() or
-padding(). Such a call runs at once, with the result of the checked call, bit by bit. For any other call the
-function returns None; attention() then checks the call, and raises the errors.
+Checking the arguments and choosing a backend take longer than a small attention. This function recognises by
+few comparisons a call in which nothing is wrong and for which "auto" would choose sdpa-cpu, or the path of
+blocked for small inputs: a softmax without soft cap, dropout and look, with no mask, causal() or padding(),
+or with a bias tensor and no mask. Such a call runs at once, with the result of the checked call, bit by bit.
+For any other call the function returns None; attention() then checks the call, and raises the errors.
 
 Nothing is kept from one call to the next, so a call with new sizes takes as long as a repeated one, and
 whatever can change is read in each call.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +25,7 @@ from regard.backends import BACKENDS, blocked, sdpa
 from regard.backends.transforms import once_differentiable_node
 from regard.masks.mask import PLAIN, Mask, are_bounded
 from regard.memory import Memory
+from regard.positions import Bias
 from regard.scores import Score
 from regard.select import Select, Soft
 
@@ -39,6 +43,7 @@ def attend_directly(
     value: Tensor | None,
     score: Score,
     mask: Mask | Tensor | None,
+    bias: Tensor | Bias | None,
     select: Select,
     start: int,
     beams: int,
@@ -75,8 +80,14 @@ def attend_directly(
         return None
     if not _suits(score, of_query, of_key, key_size, (heads, key_heads), dtype):
         return None
-    is_causal, bias, seeing = False, None, None
-    if mask is not None:
+    is_causal, added, seeing = False, None, None
+    if bias is not None:
+        if mask is not None or score.combine != "inner" or not _is_plain(bias):
+            return None
+        added = _added(bias, (batch, heads, queries, keys)[-dims:], dtype, select.temperature)
+        if added is None:
+            return None
+    elif mask is not None:
         if type(mask) is not Mask or not mask.only("causal", "lengths"):
             return None
         is_causal = mask.causal and start < keys - 1
@@ -98,15 +109,33 @@ def attend_directly(
                     seeing = (lengths > 0).view(-1, 1, 1)
                     visible = visible | ~seeing.unsqueeze(-1)
                 wide = dtype if dtype is torch.float64 else torch.float32
-                bias = torch.where(visible, 0.0, -torch.inf).to(wide)
+                added = torch.where(visible, 0.0, -torch.inf).to(wide)
     tensors = (score.project_query(query), key, value)
     if score.combine == "additive":
         if is_causal or heads != key_heads:
             return None
-        return _additive(tensors, score, bias, seeing, select.temperature)
+        return _additive(tensors, score, added, seeing, select.temperature)
     if score.combine != "inner":
         return None
-    return _inner(tensors, score.scale(of_query[-1]) / select.temperature, is_causal, bias, seeing)
+    return _inner(tensors, score.scale(of_query[-1]) / select.temperature, is_causal, added, seeing)
+
+
+def _added(bias: Any, sizes: tuple[int, ...], dtype: torch.dtype, temperature: float) -> Tensor | None:
+    """Return bias / temperature for the kernel of sdpa-cpu; None if it hides a key or has a gradient.
+
+    sizes: the sizes of the scores: (T, S), or (B, H, T, S) if the query has four dimensions.
+    """
+    shape, wanted = bias.shape, sizes[-2:] if bias.dim() == 2 else sizes
+    if bias.dtype is not dtype or dtype not in (torch.float32, torch.float64) or len(shape) != len(wanted):
+        return None
+    if (bias.requires_grad and torch.is_grad_enabled()) or bias.numel() == 0:
+        return None
+    if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
+        return None
+    if not float(bias.amin()) > -math.inf:
+        return None
+    added: Tensor = bias if temperature == 1.0 else bias / temperature
+    return added
 
 
 def _additive(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.backends import rows
 from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.masks.mask import Mask, readable
@@ -124,7 +125,11 @@ class Kernel:
         if self._padded_alone(call):
             return self._run_padded(call)
         is_causal = self.is_causal(call)
-        bias, seeing_BHT = _bias(call, without_causal=is_causal)
+        if self.device == "cpu" and not is_causal and _has_rows(call) and rows.uses_rows(call):
+            return Forward(*rows.attend_by_rows(call))
+        # The only other part with which is_causal() is true is the padding.
+        mask = Mask(lengths=call.mask.lengths) if is_causal else call.mask
+        bias, seeing_BHT = rows.added_to_scores(call, call.query, call.whole, mask)
         if bias is not None and self.device == "cuda":
             bias = _strided(bias, call)
         scale = call.scale / call.temperature
@@ -325,40 +330,9 @@ def _loses_precision(call: Call) -> bool:
     return isinstance(call.bias, Bias) or math.frexp(call.temperature)[0] != 0.5
 
 
-def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Combine mask and bias into one tensor; return it, and a bool tensor of the queries that see a key.
-
-    The first tensor is added to the scores: it broadcasts to (B, H, T, S) and is -inf where masked. The
-    second broadcasts to (B, H, T) and is True if the query sees at least one key. Both are None if there is
-    no mask and no bias. The second is None too if every query is known to see a key.
-
-    without_causal: leave out the causal mask, because the kernel applies it (is_causal).
-    """
-    mask = call.mask
-    if without_causal:
-        mask = Mask(lengths=mask.lengths)  # the only other part with which is_causal() is true
-    if not mask.parts and call.bias is None:
-        return None, None
-    visible = mask.table if mask.parts == ("table",) else mask.tile(call.whole)
-    assert visible is not None
-    dtype = call.query.dtype
-    if call.query.device.type == "cpu":
-        dtype = torch.promote_types(dtype, torch.float32)
-    added: Tensor | None = None
-    if call.bias is not None:
-        bias = call.bias_tile(call.query, call.whole)
-        assert bias is not None
-        visible = visible & (bias != -torch.inf)
-        wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
-        added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
-    # If all scores of a row are -inf, the kernels return NaN or lse 0. So a row that sees no key gets no -inf
-    # here; run() later sets its output to 0 and its lse to -inf.
-    seeing = visible.any(-1)
-    some_empty = not readable(visible) or not seeing.all()
-    if some_empty:
-        visible = visible | ~seeing.unsqueeze(-1)
-    bias = torch.where(visible, 0.0 if added is None else added, -torch.inf).to(dtype)
-    return bias, seeing if some_empty else None
+def _has_rows(call: Call) -> bool:
+    """Whether mask and bias must be computed for each query and key, as a tensor with T rows."""
+    return not call.mask.only("lengths") or isinstance(call.bias, Bias)
 
 
 def _strided(bias: Tensor, call: Call) -> Tensor:

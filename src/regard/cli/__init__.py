@@ -18,10 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
-from regard.cli.option_names import listed_name, missing_parameter, no_such_option
-from regard.cli.setting_options import setting_option
-from regard.cli.usage_errors import other_usage_error
-from regard.errors import LostProcess, Message, RegardError, RegardWarning, message, printable
+from regard.cli.usage_errors import listed_name, setting_option, usage_error
+from regard.errors import LostProcess, Message, RegardError, RegardWarning, printable
 from regard.runs.memory_limit import memory_limit_hint
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -208,9 +206,7 @@ def _status(arguments: list[str] | None) -> int:
     except Exception as error:
         _wait_for_first_process(error)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
-            if text := _invalid_value(error) or no_such_option(error) or missing_parameter(error):
-                return _print_error(text, int(error.exit_code))
-            if text := other_usage_error(error):
+            if text := usage_error(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)
@@ -230,27 +226,6 @@ def _printable(path: Any) -> str:
     """Return the path of a file as text that can be printed: control characters are replaced by �."""
     text = os.fsencode(path).decode("utf-8", "replace") if isinstance(path, str | bytes) else str(path)
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
-
-
-def _invalid_value(error: Any) -> str:
-    """Return the error message for a number that is invalid or out of range; "" for other errors.
-
-    error: the error that Typer raised. It contains the option, the value, and the smallest or largest allowed
-        value.
-    """
-    option = "".join(getattr(getattr(error, "param", None), "opts", ())[:1])
-    details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
-    if not option or not details:
-        return ""
-    expected = {
-        "less_than_equal": "at most {le}",
-        "greater_than_equal": "at least {ge}",
-        "int_parsing": "an integer",
-        "int_from_float": "an integer",
-        "float_parsing": "a number",
-    }.get(details[0]["type"], "")
-    expected = expected.format(**details[0].get("ctx", {}))
-    return message(f"{option} {details[0]['input']}", "invalid value", expected=expected) if expected else ""
 
 
 def _wait_for_first_process(error: Exception) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,19 @@ import typer
 from regard.cli.decoding_options import BATCH_TOKENS, MAX_SOURCE_LENGTH
 from regard.cli.open_runs import open_run
 from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command, finite
-from regard.cli.pair_options import PairFiles
+from regard.cli.pair_options import pair_stream
 from regard.data.line_io import Notes, say, tell, writing
 from regard.data.pairs import PairStream, in_batches
-from regard.decoding import Scored, Translator
+from regard.decoding import Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.alignment_error_rate import evaluate_alignments
+from regard.evaluation.alignment_error_rate import check_links, score_links
 from regard.roles import CROSS
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.translation.alignment import aligned_at, join_directions, search_alignments
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import CommandOption, flag, integer, number
 
 __all__ = ["align"]
 
@@ -51,15 +50,13 @@ COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "T
         Path,
         panel=COMPARED,
     ),
-    CommandOption(
+    integer(
         "--base",
         "Number of the first word in the gold alignments of --gold-alignments or --choose: 0 or 1.",
-        "INT",
-        int,
         0,
+        1,
+        default=0,
         panel=COMPARED,
-        least=0,
-        most=1,
     ),
     CommandOption(
         "--site",
@@ -102,14 +99,12 @@ COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "T
         panel=WHERE,
     ),
     flag("--probabilities", "Also write the weight of each link, e.g. 0-2:0.830."),
-    CommandOption(
+    number(
         "--threshold",
         "Write all links with at least this weight.",
-        "FLOAT",
-        float,
+        0,
+        1,
         shown_default="one link per target word: the largest weight",
-        least=0,
-        most=1,
         check=finite,
     ),
     "unit",
@@ -150,7 +145,7 @@ def align(run: Path, **options: Any) -> None:
     """
     _check(options)
     check_output_ending(options["output"], page=True)
-    pairs = PairFiles.of(options, "regard align", run).stream()
+    pairs = pair_stream(options, "regard align", run)
     page, choose, backward = ResultFiles("line", options["page"]), options["choose"], options["backward"]
     gold = None
     if options["gold_alignments"] is not None:
@@ -163,15 +158,16 @@ def align(run: Path, **options: Any) -> None:
 
     translator, other = load(run), None if backward is None else load(backward)
     if choose is not None:
-        links = None if choose == AGREEMENT else read_links(choose, options["base"])
-        for line in search_alignments(translator, other, links, choose, pairs):
+        known = None if choose == AGREEMENT else read_links(choose, options["base"])
+        for line in search_alignments(translator, other, known, choose, pairs):
             typer.echo(line)
         return
-    alignments = write_links(translator, other, options, pairs, page)
+    links, sizes = write_links(translator, other, options, pairs, page)
     page.save(f"Alignments by {run.name or run}")
     if gold is not None:
         name = str(options["gold_alignments"])
-        say(str(evaluate_alignments(alignments.links, gold, alignments.words, name)))
+        check_links(gold, sizes, name)
+        say(str(score_links(links, gold)))
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -195,42 +191,25 @@ def _check(options: Mapping[str, Any]) -> None:
         raise ArgumentError(message("--choose", problem, hint="remove --backward"))
 
 
-@dataclass
-class Alignments:
-    """The word alignments of all sentence pairs, and the number of words of each sentence.
-
-    links: the links of each pair, as (source word, target word), such as (0, 2).
-    words: for each pair, the number of source words and of target words (or characters).
-    """
-
-    links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
-    words: list[tuple[int, int]] = field(default_factory=list)
-
-    def add(self, links: list[tuple[int, int, float]], pair: Scored) -> None:
-        """Append the links of a sentence pair to `links`, and its numbers of words to `words`.
-
-        links: the links, as (source word, target word, weight). The weights are not stored.
-        pair: the sentence pair.
-        """
-        self.links.append(tuple((source, target) for source, target, _ in links))
-        self.words.append((len(pair.source_units), len(pair.target_units)))
-
-
 def write_links(
     translator: Translator,
     other: Translator | None,
     options: Mapping[str, Any],
     pairs: PairStream,
     page: ResultFiles,
-) -> Alignments:
+) -> tuple[list[tuple[tuple[int, int], ...]], list[tuple[int, int]]]:
     """Align sentence pairs in batches, and write the links of each pair as one line in Pharaoh format.
+
+    Return the links of each pair, as (source word, target word), and its numbers of source words and of
+    target words (or characters).
 
     other: the run of the opposite direction, for --backward; None without it.
     options: the values of all options of the command.
     pairs: the sentence pairs.
     page: the HTML page of --page, to which the pairs are added.
     """
-    notes, unknown, alignments, line = Notes(), UnknownWords(), Alignments(), pairs.first_line
+    notes, unknown, line = Notes(), UnknownWords(), pairs.first_line
+    every, sizes = list[tuple[tuple[int, int], ...]](), list[tuple[int, int]]()
     where, threshold = [options[name] for name in ("site", "head", "shifted")], options["threshold"]
     with writing(options["output"]) as write:
         for before, after in in_batches(pairs, AT_ONCE):
@@ -247,7 +226,8 @@ def write_links(
                     links = join_directions(chosen.align(), theirs.align(), how, threshold)
                 write(pharaoh(links, options["probabilities"]))
                 page.add(chosen)
-                alignments.add(links, ours)
+                every.append(tuple((source, target) for source, target, _ in links))
+                sizes.append((len(ours.source_units), len(ours.target_units)))
     tell(notes, pairs)
     unknown.say()
-    return alignments
+    return every, sizes

@@ -9,12 +9,12 @@ from typing import Any
 
 from regard.cli.open_runs import open_task
 from regard.cli.options import OF_RUN, RUN, but, command
-from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
+from regard.cli.predict import CheckedInputs, result_files, write_results
 from regard.data.line_io import Lines, given_lines
 from regard.data.story_text import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
-from regard.evaluation.story_answer import StoryAnswer
+from regard.evaluation.story_answerer import StoryAnswer
 from regard.tasks.answering.data import questions_of_files, read_story
 from regard.training.command_options import CommandOption, flag
 
@@ -78,7 +78,6 @@ def ask(
 
     * `regard ask runs/x own.jsonl --page answers.html`
     """
-    check_drawing(options)
     written = result_files(options, "question", (".png", ".svg", ".pdf"))
     _check_inputs(files, story, question)
     sentences = None if story is None else read_story(story, options["encoding"])

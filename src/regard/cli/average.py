@@ -26,7 +26,7 @@ from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_scores
 from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints, folder_name
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, integer
 
 __all__ = ["average", "average_run"]
 
@@ -34,7 +34,7 @@ __all__ = ["average", "average_run"]
 @command(
     RUN,
     but("output", "Run folder to write.", metavar="RUN", default=REQUIRED),
-    CommandOption("--last", "Average the last INT checkpoints of the run.", "INT", int, least=1, most=COUNT),
+    integer("--last", "Average the last INT checkpoints of the run.", 1, COUNT),
     CommandOption(
         "--steps",
         "Average the checkpoints with these step numbers; best and latest are accepted too.",

@@ -10,7 +10,7 @@ from regard.cli.decoding_options import GREEDY, PENALTY, SEARCHING, beam_size, m
 from regard.cli.open_runs import open_task
 from regard.cli.options import OF_RUN, REQUIRED, RUN, but, command
 from regard.cli.output_files import check_apart
-from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
+from regard.cli.predict import CheckedInputs, drawing_option, result_files, write_results
 from regard.cli.printing import json_text
 from regard.data.images.caption_files import coco_image_id, list_images
 from regard.data.line_io import say
@@ -80,7 +80,6 @@ def caption(run: Path, images: list[str], **options: Any) -> int:
 
     * `regard caption runs/x photo.jpg --n-best 5 --beam-size 10`
     """
-    check_drawing(options)
     outputs = {name: options[name] for name in ("output", "coco", "page") if options[name] is not None}
     files = result_files(options, "image", SUFFIXES)
     check_folder(options["coco"])
@@ -91,15 +90,15 @@ def caption(run: Path, images: list[str], **options: Any) -> int:
     files.expect(len(paths))
     captioner = open_task("captioning", run, options, search=search)
     set_reading(captioner.model, options["read"], "--read")
-    if captioner.model.select is None and (options["draw"] or files.enabled):
-        option = "--draw" if options["draw"] else "--output" if files.picture else "--page"
+    drawn = drawing_option(options, files)
+    if captioner.model.select is None and drawn:
         problem = "this captioner has no attention (its setting model.select is none)"
-        raise ArgumentError(message(option, problem))
+        raise ArgumentError(message(drawn, problem))
     inputs = CheckedInputs(paths, lambda path: (shown(path), captioner.prepare(path)), "image")
     for error in missing:
         inputs.read += 1
         inputs.report(error)
-    look = "cross" if options["draw"] or options["json"] or files.enabled else None
+    look = "cross" if drawn or options["json"] else None
     results, records = captioner.stream(inputs, look=look), list[dict[str, Any]]()
 
     def add(result: Caption) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.cli.open_runs import open_task
 from regard.cli.options import OF_RUN, RUN, batch_tokens, but, command
-from regard.cli.predict import at_once, check_drawing, result_files, write_results
+from regard.cli.predict import at_once, result_files, write_results
 from regard.data.labelled_text import fields_of_json, text_of_json
 from regard.data.line_io import Lines, given_lines, place_name, say
 from regard.data.read_text import checked_path
@@ -81,7 +81,6 @@ def classify(
 
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
-    check_drawing(options)
     written = result_files(options, "line")
     lines = given_lines(files, text, encoding=options["encoding"], tables=True)
     classifier = open_task("classification", run, options, tokens_per_batch=options["batch_tokens"])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.options import MOST_MINUTES, batch_tokens, but, command, finite
+from regard.cli.options import MOST_MINUTES, batch_tokens, but, command, finite, under
 from regard.cli.printing import printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, setting_options, settings_of
 from regard.errors import ArgumentError, message, printable
-from regard.training.command_options import CHOSEN, DATA, CommandOption, flag
+from regard.training.command_options import CHOSEN, DATA, CommandOption, flag, integer, number
 
 __all__ = ["compare"]
 
@@ -32,134 +31,100 @@ STUDIES, MODELS, OUTPUT = "Studies", "Models and trainings", "Output and machine
 
 @command(
     CommandOption("runs", "Run folders to compare, already trained, all of one task.", "RUN", list[Path]),
-    CommandOption(
-        "--output",
-        "Folder to write: index.html, tables and figures.",
-        "FOLDER",
-        Path,
-        Path("comparison"),
-        panel=OUTPUT,
+    *under(
+        OUTPUT,
+        CommandOption(
+            "--output",
+            "Folder to write: index.html, tables and figures.",
+            "FOLDER",
+            Path,
+            Path("comparison"),
+        ),
+        CommandOption(
+            "--cache",
+            "Folder of the trainings, which later comparisons use again.",
+            "FOLDER",
+            Path,
+            shown_default="the folder runs in --output",
+        ),
+        integer("--jobs", "Number of training runs to run in parallel.", 1, 256, default=1),
+        number(
+            "--stop-after",
+            "Stop training after this many minutes, and report the finished runs. The same command resumes. "
+            "0 trains nothing.",
+            0.0,
+            MOST_MINUTES,
+            metavar="MINUTES",
+            check=finite,
+        ),
     ),
-    CommandOption(
-        "--study",
-        "Study to make: length, gradient, cost, scores, softmax, hard, positions or parts. May be repeated.",
-        "NAME",
-        list[str],
-        shown_default="all studies; with --quick, length, gradient and cost",
-        panel=STUDIES,
+    *under(
+        STUDIES,
+        CommandOption(
+            "--study",
+            "Study to make: length, gradient, cost, scores, softmax, hard, positions or parts. May be "
+            "repeated.",
+            "NAME",
+            list[str],
+            shown_default="all studies; with --quick, length, gradient and cost",
+        ),
+        flag(
+            "--quick",
+            "Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
+            "minutes on two CPU cores.",
+        ),
+        CommandOption(
+            "--length-bins",
+            "Upper bounds of the classes of source length, in words; in characters for runs with character "
+            "tokenizers.",
+            "A,B,...",
+            shown_default=CHOSEN,
+        ),
+        integer(
+            "--sentences",
+            "Test sentences in each class.",
+            1,
+            10_000,
+            shown_default="100; with --quick, 60",
+        ),
     ),
-    flag(
-        "--quick",
-        "Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
-        "minutes on two CPU cores.",
-        panel=STUDIES,
-    ),
-    CommandOption(
-        "--length-bins",
-        "Upper bounds of the classes of source length, in words; in characters for runs with character "
-        "tokenizers.",
-        "A,B,...",
-        shown_default=CHOSEN,
-        panel=STUDIES,
-    ),
-    CommandOption(
-        "--sentences",
-        "Test sentences in each class.",
-        "INT",
-        int,
-        shown_default="100; with --quick, 60",
-        panel=STUDIES,
-        least=1,
-        most=10_000,
-    ),
-    CommandOption(
-        "--models",
-        "Models to compare, separated by commas. Options of a model follow after colons: "
-        "luong:score=concat. May be repeated.",
-        "NAME,...",
-        list[str],
-        shown_default="the models of each study",
-        panel=MODELS,
-    ),
-    CommandOption(
-        "--seeds",
-        "Number of random seeds, or a list such as 1,2,3. A claim is judged from at least three seeds.",
-        "N",
-        shown_default="3 seeds",
-        panel=MODELS,
-    ),
-    CommandOption(
-        "--width",
-        "Width of all models.",
-        "INT",
-        int,
-        shown_default="128; with --quick, 96",
-        panel=MODELS,
-        least=4,
-        most=10_000,
-    ),
-    CommandOption(
-        "--widths",
-        "Widths to compare in the studies length and scores.",
-        "A,B,...",
-        shown_default="half, one and two times --width; with --quick, --width",
-        panel=MODELS,
-    ),
-    CommandOption(
-        "--steps",
-        "Training steps of each model.",
-        "INT",
-        int,
-        shown_default="2000; with --quick, 800",
-        panel=MODELS,
-        least=1,
-        most=100_000_000,
-    ),
-    replace(
+    *under(
+        MODELS,
+        CommandOption(
+            "--models",
+            "Models to compare, separated by commas. Options of a model follow after colons: "
+            "luong:score=concat. May be repeated.",
+            "NAME,...",
+            list[str],
+            shown_default="the models of each study",
+        ),
+        CommandOption(
+            "--seeds",
+            "Number of random seeds, or a list such as 1,2,3. A claim is judged from at least three seeds.",
+            "N",
+            shown_default="3 seeds",
+        ),
+        integer("--width", "Width of all models.", 4, 10_000, shown_default="128; with --quick, 96"),
+        CommandOption(
+            "--widths",
+            "Widths to compare in the studies length and scores.",
+            "A,B,...",
+            shown_default="half, one and two times --width; with --quick, --width",
+        ),
+        integer(
+            "--steps",
+            "Training steps of each model.",
+            1,
+            100_000_000,
+            shown_default="2000; with --quick, 800",
+        ),
         batch_tokens("Batch size in tokens, including padding.", None, "2048; with --quick, 1024"),
-        panel=MODELS,
+        CommandOption(
+            "--set", "Change one setting of all trainings. May be repeated.", "NAME=VALUE", list[str]
+        ),
     ),
-    CommandOption(
-        "--set",
-        "Change one setting of all trainings. May be repeated.",
-        "NAME=VALUE",
-        list[str],
-        panel=MODELS,
-    ),
-    but("tsv", panel=DATA),
-    but("jsonl", panel=DATA),
-    but("columns", panel=DATA, given=True),
-    but("fields", panel=DATA, given=True),
-    CommandOption(
-        "--cache",
-        "Folder of the trainings, which later comparisons use again.",
-        "FOLDER",
-        Path,
-        shown_default="the folder runs in --output",
-        panel=OUTPUT,
-    ),
+    *under(DATA, "tsv", "jsonl", but("columns", given=True), but("fields", given=True)),
     *TRAINING_MACHINE,
-    CommandOption(
-        "--jobs",
-        "Number of training runs to run in parallel.",
-        "INT",
-        int,
-        1,
-        panel=OUTPUT,
-        least=1,
-        most=256,
-    ),
-    CommandOption(
-        "--stop-after",
-        "Stop training after this many minutes, and report the finished runs. The same command resumes. "
-        "0 trains nothing.",
-        "MINUTES",
-        float,
-        panel=OUTPUT,
-        least=0.0,
-        most=MOST_MINUTES,
-        check=finite,
-    ),
     *setting_options(
         *("source", "target", "encoding", "valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
         *("tokenizer", "vocab_size"),

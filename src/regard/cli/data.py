@@ -14,8 +14,8 @@ from rich.text import Text
 from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
 from regard.cli.options import CORPUS, COUNT, PAIR_FILES, PAIRS, REQUIRED, but, command
 from regard.cli.output_files import check_apart
-from regard.cli.pair_options import PairFiles
-from regard.cli.printing import printable_console
+from regard.cli.pair_options import checked_files, chosen_pairs
+from regard.cli.printing import facts_table, printable_console
 from regard.data import hold_out, korean_english
 from regard.data.column_names import two_names
 from regard.data.fetch import SETS
@@ -26,7 +26,7 @@ from regard.data.progress_bar import advancing
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.atomic_io import check_free, written_together
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import CommandOption, flag, integer
 from regard.viewing import draw
 
 __all__ = ["data"]
@@ -97,7 +97,8 @@ def check(**options: Any) -> None:
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
     """
-    pairs = PairFiles.of(options, "regard data check").pairs(options["choose"])
+    checked_files(options, "regard data check")
+    pairs = chosen_pairs(options)
     report = pairs.inspect(full=True)
     printable_console().print(report)
     if report.refused is not None:
@@ -111,9 +112,7 @@ def check(**options: Any) -> None:
 @command(
     but("output", "Output folder.", metavar="FOLDER", default=REQUIRED),
     *PAIR_FILES,
-    CommandOption(
-        "--held-out", "Maximum number of pairs in the test set.", "INT", int, 1000, least=1, most=PAIRS
-    ),
+    integer("--held-out", "Maximum number of pairs in the test set.", 1, PAIRS, default=1000),
     "seed",
     CommandOption(
         "--names",
@@ -144,12 +143,12 @@ def split(output: Path, names: str, **options: Any) -> None:
 
     * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --output data/split`
     """
-    files = PairFiles.of(options, "regard data split")
+    files = checked_files(options, "regard data split")
     paths = _paths(output, names)
     check_free(paths, options["overwrite"])
     for path in paths:
-        check_apart("--output and --names:", path, files.all)
-    pairs = files.pairs(options["choose"])
+        check_apart("--output and --names:", path, files)
+    pairs = chosen_pairs(options)
     parts = hold_out(pairs, count=options["held_out"], seed=options["seed"])
     _write_parts(parts, paths)
     console = printable_console(soft_wrap=True)
@@ -235,7 +234,7 @@ def fetch(name: str, **options: Any) -> None:
 
 @data.command(cls=Command)
 @command(
-    CommandOption("--pairs", "Number of pairs.", "INT", int, 10000, least=1, most=CORPUS),
+    integer("--pairs", "Number of pairs.", 1, CORPUS, default=10000),
     CommandOption("--split", f"{SPLIT.help} No sentence is in two splits.", "NAME", default="train"),
     "seed",
     but(
@@ -282,7 +281,7 @@ def korean(pairs: int, split: str, seed: int, output: Path, overwrite: bool) -> 
 
 @data.command(cls=Command)
 @command(
-    CommandOption("--count -n", "Number of sentences.", "INT", int, 3, least=1, most=COUNT),
+    integer("--count -n", "Number of sentences.", 1, COUNT, default=3),
     SPLIT,
     "seed",
 )
@@ -316,19 +315,14 @@ def drawn(example: Example) -> Any:
 
 def _summary(name: str) -> Table:
     dataset = SETS[name]
-    table = Table(box=None, show_header=False, title=name, title_justify="left", title_style="bold")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
     mebibytes = sum(piece.size for piece in dataset.pieces) / 2**20
-    rows = {
+    facts = {
         "content": dataset.about,
         "size": f"{mebibytes:.1f} MiB",
         "licence": dataset.licence,
         "from": dataset.home,
     }
-    for label, value in rows.items():
-        table.add_row(label, Text(value))
-    return table
+    return facts_table(facts, name, "dim")
 
 
 def _lines(example: Example) -> tuple[str, str, str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from regard.cli.options import LINES, SEED, batch_tokens, finite
+from regard.cli.options import LINES, SEED, batch_tokens, finite, under
 from regard.decoding import Sample, Search
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
 from regard.errors import ArgumentError, message
 from regard.tasks.task_table import TASKS, find_task
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import CommandOption, flag, integer, number
 
 __all__ = [
     "BATCH_TOKENS",
@@ -38,105 +39,72 @@ def _temperature(value: float) -> float:
     return value
 
 
-def _probability(value: float) -> float:
-    if not 0 < finite(value) <= 1:
-        expected = "a number above 0 and at most 1"
-        raise ArgumentError(message(f"--top-p {value:g}", "invalid value", expected=expected))
-    return value
-
-
 def beam_size(text: str = "Beam size.", default: int | None = BEAM_SIZE) -> CommandOption:
     """Return the option --beam-size. Its value is None unless it is on the command line."""
-    bounds: dict[str, Any] = {"least": 1, "most": MOST_BEAMS, "panel": SEARCHING, "given": True}
-    return CommandOption("--beam-size", text, "INT", int, default, **bounds)
+    return integer("--beam-size", text, 1, MOST_BEAMS, default=default, panel=SEARCHING, given=True)
 
 
 def n_best(text: str) -> CommandOption:
     """Return the option --n-best."""
-    return CommandOption("--n-best", text, "INT", int, 1, least=1, most=MOST_BEAMS, panel=SEARCHING)
+    return integer("--n-best", text, 1, MOST_BEAMS, default=1, panel=SEARCHING)
 
 
-def max_length(name: str, text: str, default: int | None = None, shown_default: str = "") -> CommandOption:
+def max_length(name: str, text: str, **more: Any) -> CommandOption:
     """Return an option for a maximum number of tokens, such as --max-length."""
-    bounds: dict[str, Any] = {"least": 1, "most": MOST_TOKENS, "panel": SEARCHING}
-    return CommandOption(name, text, "INT", int, default, shown_default, **bounds)
+    return integer(name, text, 1, MOST_TOKENS, panel=SEARCHING, **more)
 
 
-PENALTY = CommandOption(
-    "--length-penalty",
-    "Length penalty: a number, where larger values favour longer outputs and 0 means no penalty. "
-    "average:1 ranks outputs by the mean log-probability of their tokens.",
-    "X|average:X",
-    default=LENGTH_PENALTY,
-    given=True,
-    panel=SEARCHING,
-)
 GREEDY = flag("--greedy", "Use greedy search instead of beam search.", panel=SEARCHING)
 MAX_LENGTH = max_length(
     "--max-length", "Maximum number of target tokens per sentence.", shown_default="2 x source tokens + 10"
 )
-MAX_SOURCE_LENGTH = CommandOption(
-    "--max-source-length",
-    "Maximum number of source tokens per line.",
-    "INT",
-    int,
-    512,
-    panel=SEARCHING,
-    least=2,
-    most=MOST_TOKENS,
+MAX_SOURCE_LENGTH = replace(
+    max_length("--max-source-length", "Maximum number of source tokens per line.", default=512), least=2
 )
 BATCH_TOKENS = batch_tokens("Batch size in source tokens.", None, "4096, or 8192 on a GPU")
 """The option of translators. Its default is TOKENS_PER_BATCH in regard.decoding.translator."""
 
+PENALTY, TEMPERATURE, TOP_K, TOP_P, SAMPLE_SEED = under(
+    SEARCHING,
+    CommandOption(
+        "--length-penalty",
+        "Length penalty: a number, where larger values favour longer outputs and 0 means no penalty. "
+        "average:1 ranks outputs by the mean log-probability of their tokens.",
+        "X|average:X",
+        default=LENGTH_PENALTY,
+    ),
+    number(
+        "--temperature",
+        "With --sample: temperature. Values below 1 make the output less random.",
+        default=Sample.temperature,
+        check=_temperature,
+    ),
+    integer(
+        "--top-k",
+        "With --sample: sample from the k most probable tokens only (0: from all tokens).",
+        0,
+        LINES,
+        default=Sample.top_k,
+    ),
+    number(
+        "--top-p",
+        "With --sample: sample only from the most probable tokens that together have at least this "
+        "probability (1: from all tokens). With --top-k, the probability among those k tokens counts.",
+        0,
+        1,
+        default=Sample.top_p,
+        check=finite,
+    ),
+    integer("--seed", "With --sample: random seed.", 0, SEED, default=Sample.seed),
+    given=True,
+)
 SAMPLING = (
     flag(
         "--sample",
         "Sample tokens from the predicted probabilities, instead of searching for the best output.",
         panel=SEARCHING,
     ),
-    CommandOption(
-        "--temperature",
-        "With --sample: temperature. Values below 1 make the output less random.",
-        "FLOAT",
-        float,
-        Sample.temperature,
-        given=True,
-        panel=SEARCHING,
-        check=_temperature,
-    ),
-    CommandOption(
-        "--top-k",
-        "With --sample: sample from the k most probable tokens only (0: from all tokens).",
-        "INT",
-        int,
-        Sample.top_k,
-        given=True,
-        panel=SEARCHING,
-        least=0,
-        most=LINES,
-    ),
-    CommandOption(
-        "--top-p",
-        "With --sample: sample only from the most probable tokens that together have at least this "
-        "probability (1: from all tokens). With --top-k, the probability among those k tokens counts.",
-        "FLOAT",
-        float,
-        Sample.top_p,
-        given=True,
-        panel=SEARCHING,
-        check=_probability,
-    ),
-    CommandOption(
-        "--seed",
-        "With --sample: random seed.",
-        "INT",
-        int,
-        Sample.seed,
-        given=True,
-        panel=SEARCHING,
-        least=0,
-        most=SEED,
-    ),
+    *(TEMPERATURE, TOP_K, TOP_P, SAMPLE_SEED),
 )
 
 SHARED = {

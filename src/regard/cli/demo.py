@@ -11,7 +11,7 @@ from rich.text import Text
 from regard.cli.options import MOST_MINUTES, but, command, finite
 from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, message, shell_word
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import flag, number
 
 __all__ = ["SETTINGS", "demo"]
 
@@ -52,16 +52,7 @@ SENTENCES = (
 
 
 @command(
-    CommandOption(
-        "--minutes",
-        "Train for this many minutes.",
-        "FLOAT",
-        float,
-        MINUTES,
-        least=0.01,
-        most=MOST_MINUTES,
-        check=finite,
-    ),
+    number("--minutes", "Train for this many minutes.", 0.01, MOST_MINUTES, default=MINUTES, check=finite),
     flag("--quick", "Train for a few seconds, to try the command. The model learns almost nothing."),
     flag(
         "--guided", "Also train the attention weights to follow the gold alignments (guided-alignment loss)."
@@ -91,11 +82,7 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     from regard.decoding import Greedy
     from regard.tasks.picture_outputs import ResultFiles
     from regard.tasks.translation import load_translator, train_translation
-    from regard.tasks.translation.evaluate import (
-        EvaluationOptions,
-        built_in_references,
-        evaluate_run,
-    )
+    from regard.tasks.translation.evaluate import built_in_references, evaluate_translator
     from regard.training.settings import merged
 
     length = QUICK if quick else {"training": {"minutes": minutes}}
@@ -111,8 +98,7 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     translator = load_translator(folder, search=Greedy())
     page = ResultFiles("line", folder / "demo.html")
     test = built_in_references("test", 50 if quick else TEST)
-    report = evaluate_run(translator, test, EvaluationOptions(), None, page)
-    console.print(report.table())
+    console.print(evaluate_translator(translator, test, None, page))
     for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):
         console.print()
         console.print(translation)

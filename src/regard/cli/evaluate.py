@@ -24,13 +24,13 @@ from regard.cli.printing import print_json, printable_console
 from regard.cli.usage_errors import file_option
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
-from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask, task_name
 from regard.runs.seed_folders import seeds_of
-from regard.runs.seed_scores import evaluate_seeds
+from regard.runs.seed_scores import SeedsReport, evaluate_seeds
+from regard.tasks.file_checks import is_utf_8, same_texts
 from regard.tasks.task_table import DEFAULT, find_task
-from regard.tasks.text_file_checks import is_utf_8, same_texts
 from regard.training.command_options import CommandOption, option_parameters
 
 __all__ = ["evaluate"]
@@ -127,8 +127,9 @@ def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, 
         values = _with_encoding(run, values)
         _report_training_files(run, values)
     seeds = None if chosen is None else seeds_of(chosen.folder)
+    report: RunReport | SeedsReport
     if chosen is None or seeds is None:
-        report: Report = kind.evaluate_run(chosen, values)
+        report = kind.evaluate_run(chosen, values)  # type: ignore[arg-type]  # only translation has no run
     else:
         report = evaluate_seeds(kind, chosen, seeds, values)
     if options["json"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import typer
 from regard.cli.decoding_options import PENALTY, SAMPLING, SEARCHING, beam_size, max_length, n_best, search_of
 from regard.cli.open_runs import open_task
 from regard.cli.options import RUN, batch_tokens, but, command
-from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
+from regard.cli.predict import CheckedInputs, drawing_option, ranked_lines, result_files, write_results
 from regard.data.line_io import Lines, say
 from regard.data.tokenizers.tokenizer import clean
 from regard.decoding import Beam, Search
@@ -45,7 +45,7 @@ AT_ONCE = 256
     but("json", "Print a JSON object for each prompt: text, tokens, log-probabilities and stop reason."),
     but("draw", "Draw the attention of every layer in the terminal."),
     but("page", "Also write an HTML page with the texts and the attention of every layer."),
-    max_length("--max-new-tokens", "Maximum number of tokens to generate per text.", 100),
+    max_length("--max-new-tokens", "Maximum number of tokens to generate per text.", default=100),
     CommandOption(
         "--stop",
         "Stop generating a text when it contains this string; the string itself is left out. May be "
@@ -90,27 +90,30 @@ def generate(run: Path, prompt: list[str] | None, prompt_file: list[str] | None,
 
     * `regard generate runs/lm --prompt-file prompts.txt --stop "." --json --output texts.jsonl`
     """
-    check_drawing(options, "--n-best")
-    files = result_files(options, "prompt")
+    files = result_files(options, "prompt", undrawn=["--n-best"])
     search = _search(options)
     check_stop(options["stop"] or (), "--stop")
     readers = _readers(prompt, prompt_file, options["encoding"])
     texts = ["\n".join(each) for each in readers] if prompt else readers[0]
     language: LanguageRun = open_task("language", run, options)
-    if (options["draw"] or files.enabled) and not declared_sites(language.model):
-        say(f"{'--draw' if options['draw'] else '--page'}: the model has no attention, so none is drawn")
+    drawn = drawing_option(options, files)
+    if drawn and not declared_sites(language.model):
+        say(f"{drawn}: the model has no attention, so none is drawn")
 
     def checked(text: str) -> str:
-        language.generator.encode_prompt(text, "--prompt" if prompt else readers[0].where)
+        language.encode_prompt(text, "--prompt" if prompt else readers[0].where)
         return text
 
-    def plain(result: GeneratedText, number: int) -> Iterator[str]:
-        return iter(()) if streamed else _lines(result, number, options["n_best"])
+    def plain(result: GeneratedText, number: int) -> Iterable[str]:
+        if streamed or options["n_best"] == 1:
+            return [] if streamed else [result.whole_text]
+        every = (result, *result.others) if result.continued else ()
+        return ranked_lines(number, ((each.ranking, each.log_probability, each.whole_text) for each in every))
 
     inputs = CheckedInputs(texts, checked, "prompt", skip=not prompt, keep=True)
     how: dict[str, Any] = {"search": search, "max_new_tokens": options["max_new_tokens"]}
     how |= {"stop": options["stop"] or (), "tokens_per_batch": options["batch_tokens"]}
-    how["look"] = "*" if options["draw"] or files.enabled else None
+    how["look"] = "*" if drawn else None
     streamed = len(prompt or ()) == 1 and _can_stream(search, options)
     title = f"Texts by {run.name or run}"
     with interruptible("stopping: press Ctrl-C again to exit without output") as interruption:
@@ -184,16 +187,3 @@ def _show(language: LanguageRun, text: str, **options: Any) -> GeneratedText:
     result = language.generate(text, on_text=show, **options)
     put("\n")
     return result
-
-
-def _lines(result: GeneratedText, number: int, n_best: int) -> Iterator[str]:
-    """Yield the output lines for a prompt: n_best lines if n_best > 1, otherwise one.
-
-    number: the number of the prompt, which n-best lines begin with.
-    """
-    if n_best > 1:
-        for rank, each in enumerate((result, *result.others) if result.continued else (), 1):
-            scores = f"{each.ranking:.4f}\t{each.log_probability:.4f}"
-            yield f"{number}\t{rank}\t{scores}\t{each.whole_text}"
-    else:
-        yield result.whole_text

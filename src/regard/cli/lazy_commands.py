@@ -5,17 +5,22 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.util
-import inspect
 import shutil
+from importlib import resources
 from typing import Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.cli.option_names import PEER_COMMANDS, WITHOUT_COMMAND, listed_name
 from regard.cli.output_files import check_outputs
-from regard.cli.usage_errors import check_order, check_values, unexpected_arguments
+from regard.cli.usage_errors import (
+    PEER_COMMANDS,
+    WITHOUT_COMMAND,
+    check_order,
+    check_values,
+    listed_name,
+    unexpected_arguments,
+)
 from regard.errors import UnknownName
 from regard.runs.memory_limit import check_memory_limit
 
@@ -158,8 +163,11 @@ class LazyCommand(TyperCommand):
 
     @property
     def help(self) -> str:
-        """The help text, which only the list of commands needs."""
-        return _help(f"{__package__}.{self.name}", str(self.name))
+        """The docstring of the function NAME, or of the callback about(), in the source of the module."""
+        source = resources.files(__package__).joinpath(f"{self.name}.py").read_text(encoding="utf-8")
+        functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
+        texts = (ast.get_docstring(each) for each in functions if each.name in (self.name, "about"))
+        return next(texts, None) or ""
 
     @help.setter
     def help(self, text: object) -> None:
@@ -187,26 +195,3 @@ def _load(name: str) -> Any:
     names = {"token_normalize_func": listed_name}
     app.command(name, cls=Command, context_settings=names)(function)
     return typer.main.get_command(app)
-
-
-@functools.cache
-def _help(module: str, name: str) -> str:
-    """Return the docstring of a command from the source text of its module, without importing the module.
-
-    The docstring belongs to the function called `name`, or to the callback of a Typer app called `name`.
-    """
-    spec = importlib.util.find_spec(module)
-    source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
-    if not source:  # the source is not installed, only the bytecode
-        command: Any = getattr(importlib.import_module(module), name)
-        command = getattr(command, "registered_callback", command)
-        command = getattr(command, "callback", command)
-        return inspect.getdoc(command) or ""
-    functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
-    decorated = [each for each in functions if f"{name}.callback" in map(_decorator, each.decorator_list)]
-    named = [each for each in functions if each.name == name]
-    return next((ast.get_docstring(each) or "" for each in (*decorated, *named)), "")
-
-
-def _decorator(node: ast.expr) -> str:
-    return ast.unparse(node.func if isinstance(node, ast.Call) else node)

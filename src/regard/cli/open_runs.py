@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, message, shell_word, shown
+from regard.errors import ArgumentError, message, printable, shell_word, shown
 from regard.tasks.task_table import TASKS, find_task, load, task_of
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = [
     "one_sentence",
     "open_run",
     "open_task",
+    "own_task",
     "resume_command",
     "set_threads",
     "task_in_regard",
@@ -143,21 +144,22 @@ def next_command(task: type[RunTask], run: str | Path, command: str | None = Non
     "regard solve 'my runs/x' --draw"
     """
     command = command or task.settings_type.next_command
-    own = _own_option(task)
-    if own and command.split()[1] not in WITH_TASK:
+    option = own_task(task)
+    if option and command.split()[1] not in WITH_TASK:
         command = "regard show {run}"
-    return command.format(run=shell_word(run)) + own
+    return command.format(run=shell_word(run)) + option
 
 
-def resume_command(task: type[RunTask], run: str | Path) -> str:
-    """Return the command that resumes the training of a run, such as "regard train --output runs/x --resume".
+def resume_command(task: type[RunTask] | str, run: str | Path) -> str:
+    """Return the command that resumes a run, such as "regard train --output runs/x --resume".
 
-    task: the class of the task. If it is not part of Regard, the command has the option --task.
+    task: the task, or its name. If it is not part of Regard, the command has the option --task.
     run: the run folder.
     """
-    return f"regard train --output {shell_word(run)} --resume{_own_option(task)}"
+    return f"regard train --output {shell_word(run)} --resume{own_task(task)}"
 
 
-def _own_option(task: type[RunTask]) -> str:
-    place = f"{task.__module__}:{task.__qualname__}"
-    return "" if place.startswith("regard.") else f" --task {place}"
+def own_task(task: type[RunTask] | str) -> str:
+    """Return the option --task for a task that is not part of Regard; "" for others."""
+    name = task if isinstance(task, str) else f"{task.__module__}:{task.__qualname__}"
+    return f" --task {printable(name)}" if ":" in name and not name.startswith("regard.") else ""

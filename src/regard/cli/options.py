@@ -23,7 +23,7 @@ import typer
 from regard.data.column_names import COLUMNS, FIELDS
 from regard.errors import ArgumentError, message
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET
-from regard.training.command_options import CommandOption, flag, option_parameters
+from regard.training.command_options import CommandOption, flag, integer, option_parameters
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -55,6 +55,7 @@ __all__ = [
     "given_parameters",
     "options_of",
     "parameters_of",
+    "under",
 ]
 
 CORPUS = 10_000_000
@@ -118,8 +119,9 @@ def batch_tokens(text: str, default: int | None, shown_default: str = "") -> Com
 
     text: the help text.
     """
-    more: dict[str, Any] = {"shown_default": shown_default, "panel": MACHINE, "least": 1, "most": TOKENS}
-    return CommandOption("--batch-tokens", text, "INT", int, default, **more)
+    return integer(
+        "--batch-tokens", text, 1, TOKENS, default=default, shown_default=shown_default, panel=MACHINE
+    )
 
 
 RUN = CommandOption("run", "Run folder, written by regard train --output.", "RUN", Path, REQUIRED)
@@ -147,17 +149,8 @@ OPTIONS = {
             default="auto",
             panel=MACHINE,
         ),
-        CommandOption(
-            "--threads",
-            "Number of CPU threads.",
-            "INT",
-            int,
-            panel=MACHINE,
-            least=1,
-            most=THREADS,
-            check=_threads,
-        ),
-        CommandOption("--seed", "Random seed.", "INT", int, 0, least=0, most=SEED),
+        integer("--threads", "Number of CPU threads.", 1, THREADS, panel=MACHINE, check=_threads),
+        integer("--seed", "Random seed.", 0, SEED, default=0),
         flag("--overwrite", "Overwrite existing files."),
         CommandOption("--source", SOURCE.help, "FILE", list[str]),
         CommandOption("--target", TARGET.help, "FILE", list[str]),
@@ -189,14 +182,7 @@ OPTIONS = {
             "Task of the run, as package.module:Class, if it is not part of Regard.",
             "NAME",
         ),
-        CommandOption(
-            "--head",
-            "Number of an attention head; the first is 0.",
-            "INT",
-            int,
-            least=0,
-            most=HEADS,
-        ),
+        integer("--head", "Number of an attention head; the first is 0.", 0, HEADS),
         CommandOption(
             "--unit",
             "Unit to align: word, morpheme, character, or auto (morpheme or character if the run has such a "
@@ -219,6 +205,12 @@ def but(name: str, text: str = "", **changes: Any) -> CommandOption:
     """Return a shared option with another help text, or with other changes."""
     shared = OPTIONS[name]
     return replace(shared, help=text or shared.help, **changes)
+
+
+def under(panel: str, *options: Declared, **changes: Any) -> tuple[CommandOption, ...]:
+    """Return options with this heading in the help, and with other changes."""
+    declared = (OPTIONS[each] if isinstance(each, str) else each for each in options)
+    return tuple(replace(each, panel=panel, **changes) for each in declared)
 
 
 PAIR_LINES: tuple[Declared, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,103 +15,70 @@ from regard.data.line_io import check_standard_input
 from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
-from regard.tasks.header_lines import check_first_lines, columns_of_header
-from regard.tasks.text_file_checks import check_sides
+from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header
 
-__all__ = ["PairFiles", "read_choices"]
+__all__ = ["checked_files", "chosen_pairs", "pair_stream", "read_choices"]
 
 
-@dataclass(frozen=True)
-class PairFiles:
-    """The files of sentence pairs on the command line. Each field has the name of its option."""
+def checked_files(options: Mapping[str, Any], command: str) -> list[str]:
+    """Return the names of the files of sentence pairs that the options of a command name.
 
-    source: list[str] | None
-    target: list[str] | None
-    tsv: list[str] | None
-    jsonl: list[str] | None
-    columns: str
-    fields: str
-    encoding: str | None = None
+    Raise ArgumentError unless exactly one kind of files is named: --source with --target, --tsv, or --jsonl.
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any], command: str, run: Path | None = None) -> PairFiles:
-        """Return the files that the options of a command name.
+    options: the values of all options of the command.
+    command: the command, for the error message.
+    """
+    source, target, tsv, jsonl = (options[name] or [] for name in ("source", "target", "tsv", "jsonl"))
+    files, kinds = [*source, *target, *tsv, *jsonl], sum(map(bool, (source or target, tsv, jsonl)))
+    if kinds == 1 and bool(source) == bool(target):
+        return files
+    problem = "more than one kind of files is named, or the source or the target is missing"
+    problem = problem if files else "no files of pairs are named"
+    hint = ""
+    if side := source or target:
+        if kinds == 1:
+            problem = f"{'--target' if source else '--source'} is missing"
+        way = FORMATS.get(Path(side[0].removesuffix(".gz")).suffix.lower())
+        hint = f"a file that has source and target: {way} {shell_word(side[0])}" if way else ""
+    expected = "--source and --target, or --tsv, or --jsonl"
+    raise ArgumentError(message(command, problem, expected=expected, hint=hint))
 
-        Raise ArgumentError unless exactly one kind of files is named: --source with --target, --tsv, or
-        --jsonl.
 
-        options: the values of all options of the command.
-        command: the command, for the error message.
-        run: a run folder. Its columns are used if --columns is not set, and the header of --tsv names them.
-        """
-        files = cls(**{field.name: options[field.name] for field in fields(cls)})
-        files.check(command)
-        if run is None or files.columns != DEFAULT_COLUMNS or not files.tsv:
-            return files
-        columns = config_of(run).get("data", {}).get("columns")
-        return replace(files, columns=columns_of_header(files.tsv, columns, files.encoding) or files.columns)
+def chosen_pairs(options: Mapping[str, Any]) -> Pairs:
+    """Return the sentence pairs of the files as a Pairs object, which can be checked and split."""
+    columns, names = two_columns(options["columns"]), two_names("--fields", options["fields"])
+    choices, encoding = read_choices(options["choose"] or []), options["encoding"]
+    source, target, tsv = options["source"], options["target"], options["tsv"]
+    check_first_lines(tsv or (), columns, encoding)
+    check_sides(source, target, tsv, encoding, invalid=choices.invalid)
+    more: dict[str, Any] = {"columns": columns, "fields": names, "encoding": encoding, "choices": choices}
+    return read_pairs(source or None, target or None, tsv=tsv or None, jsonl=options["jsonl"] or None, **more)
 
-    @property
-    def all(self) -> list[str]:
-        """The names of all files of --source, --target, --tsv and --jsonl."""
-        return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
 
-    def check(self, command: str) -> None:
-        """Raise ArgumentError unless exactly one kind of files is named on the command line.
+def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStream:
+    """Return the sentence pairs of the files as a stream, which can be read only once.
 
-        The three kinds are --source together with --target, --tsv, and --jsonl.
-
-        command: the command, for the error message.
-        """
-        ways = (self.source or self.target, self.tsv, self.jsonl)
-        if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
-            problem = "more than one kind of files is named, or the source or the target is missing"
-            problem = problem if self.all else "no files of pairs are named"
-            expected, hint = "--source and --target, or --tsv, or --jsonl", ""
-            if side := self.source or self.target:
-                if sum(map(bool, ways)) == 1:
-                    problem = f"{'--target' if self.source else '--source'} is missing"
-                way = FORMATS.get(Path(side[0].removesuffix(".gz")).suffix.lower())
-                hint = f"a file that has source and target: {way} {shell_word(side[0])}" if way else ""
-            raise ArgumentError(message(command, problem, expected=expected, hint=hint))
-
-    def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the sentence pairs of the files as a Pairs object, which can be checked and split.
-
-        choose: the values of --choose, such as "invalid=replace".
-        """
-        columns, names = two_columns(self.columns), two_names("--fields", self.fields)
-        choices = read_choices(choose or [])
-        check_first_lines(self.tsv or (), columns, self.encoding)
-        check_sides(self.source, self.target, self.tsv, self.encoding, invalid=choices.invalid)
-        return read_pairs(
-            self.source or None,
-            self.target or None,
-            tsv=self.tsv or None,
-            jsonl=self.jsonl or None,
-            columns=columns,
-            fields=names,
-            encoding=self.encoding,
-            choices=choices,
-        )
-
-    def stream(self) -> PairStream:
-        """Return the sentence pairs of the files as a stream, which can be read only once.
-
-        One of the files may be "-", for standard input.
-        """
-        if self.source and self.target:
-            check_standard_input(*self.source, *self.target)
-            if len(self.source) != len(self.target):
-                problem = f"{len(self.source)} source files and {len(self.target)} target files"
-                expected = "one target file for each source file, in the same order"
-                raise ArgumentError(message("--source and --target", problem, expected=expected))
-            check_sides(self.source, self.target, None, self.encoding)
-            return LinePairs(self.source, self.target, self.encoding)
-        columns, names = two_columns(self.columns), two_names("--fields", self.fields)
-        check_first_lines(self.tsv or (), columns, self.encoding)
-        check_sides(None, None, self.tsv, self.encoding)
-        return RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
+    One of the files may be "-", for standard input. The columns of the run are used if --columns is not set,
+    and the header of --tsv names them.
+    """
+    checked_files(options, command)
+    source, target, tsv = options["source"], options["target"], options["tsv"]
+    encoding, columns = options["encoding"], options["columns"]
+    if source and target:
+        check_standard_input(*source, *target)
+        if len(source) != len(target):
+            problem = f"{len(source)} source files and {len(target)} target files"
+            expected = "one target file for each source file, in the same order"
+            raise ArgumentError(message("--source and --target", problem, expected=expected))
+        check_sides(source, target, None, encoding)
+        return LinePairs(source, target, encoding)
+    if columns == DEFAULT_COLUMNS and tsv:
+        trained = config_of(run).get("data", {}).get("columns")
+        columns = columns_of_header(tsv, trained, encoding) or columns
+    places, names = two_columns(columns), two_names("--fields", options["fields"])
+    check_first_lines(tsv or (), places, encoding)
+    check_sides(None, None, tsv, encoding)
+    return RowPairs.read(tsv, options["jsonl"], places, names, encoding)
 
 
 def read_choices(assignments: list[str]) -> Choices:

@@ -19,10 +19,10 @@ from regard.data.line_io import Notes, say, tell, writing
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, RegardError, message
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending, is_picture
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, integer
 from regard.viewing.result import Result
 
-__all__ = ["CheckedInputs", "at_once", "check_drawing", "result_files", "write_results"]
+__all__ = ["CheckedInputs", "at_once", "drawing_option", "ranked_lines", "result_files", "write_results"]
 
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file (--draw with --output)."""
@@ -39,29 +39,44 @@ def at_once(lines: int, verb: str) -> CommandOption:
     """
     text = f"Number of input lines that are read and {verb} together, before any output is written."
     shown = f"{lines}; 1 if you type the lines in a terminal"
-    return CommandOption("--at-once", text, "INT", int, shown_default=shown, least=1, most=LINES)
+    return integer("--at-once", text, 1, LINES, shown_default=shown)
 
 
-def check_drawing(options: Mapping[str, Any], *others: str) -> None:
-    """Raise ArgumentError if --draw is used together with --json, or with another of the named options."""
-    named = {each: options[each.lstrip("-").replace("-", "_")] for each in ("--json", *others)}
-    used = [each for each, value in named.items() if value is True or value not in (False, 1)]
-    if options["draw"] and used:
-        raise ArgumentError(message("--draw", f"cannot be combined with {used[0]}"))
-
-
-def result_files(options: dict[str, Any], noun: str, pictures: Sequence[str] = ()) -> ResultFiles:
+def result_files(
+    options: dict[str, Any], noun: str, pictures: Sequence[str] = (), undrawn: Sequence[str] = ()
+) -> ResultFiles:
     """Return the files of --page and, if it names a picture, of --output, which is None afterwards.
 
     options: the values of all options of the command.
     noun: see ResultFiles.
     pictures: the endings of the pictures that the command writes.
+    undrawn: the options besides --json that cannot be combined with --draw.
     """
+    named = {each: options[each.lstrip("-").replace("-", "_")] for each in ("--json", *undrawn)}
+    used = [each for each, value in named.items() if value is True or value not in (False, 1)]
+    if options.get("draw") and used:
+        raise ArgumentError(message("--draw", f"cannot be combined with {used[0]}"))
     check_output_ending(options["output"], pictures, "page" in options)
     picture = None
     if is_picture(options["output"], pictures):
         picture, options["output"] = options["output"], None
     return ResultFiles(noun, options.get("page"), picture)
+
+
+def drawing_option(options: Mapping[str, Any], files: ResultFiles) -> str:
+    """Return the option that requests a drawing of the attention; "" if none does."""
+    if options["draw"]:
+        return "--draw"
+    return "--output" if files.picture else "--page" if files.page else ""
+
+
+def ranked_lines(number: int, results: Iterable[tuple[Any, float, str]]) -> Iterator[str]:
+    """Yield the lines of an n-best list: number of the input, rank, two scores, text.
+
+    results: for each result, its score with length penalty, its log-probability and its text.
+    """
+    for rank, (ranking, score, text) in enumerate(results, 1):
+        yield f"{number}\t{rank}\t{ranking:.4f}\t{score:.4f}\t{text}"
 
 
 @dataclass

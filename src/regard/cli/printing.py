@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.table import Table
+from rich.text import Text
 
+from regard.errors import printable
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import Shown
 
-__all__ = ["json_text", "print_json", "printable_console"]
+__all__ = ["facts_table", "json_text", "print_json", "printable_console"]
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -34,6 +38,17 @@ def json_text(value: Any, indent: int | None = None) -> str:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON, see json_text()."""
     typer.echo(json_text(value, indent=2))
+
+
+def facts_table(facts: Mapping[str, str], title: str = "", style: str = "cyan") -> Table:
+    """Return a table of two columns without headings: names in the given style, and wrapped values."""
+    heading = Text(title) if title else None
+    table = Table(box=None, show_header=False, title=heading, title_justify="left", title_style="bold")
+    table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        table.add_row(Text(printable(name)), Text(printable(value)))
+    return table
 
 
 class _PrintableText(RenderHook):

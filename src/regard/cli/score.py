@@ -12,7 +12,7 @@ from typing import Any
 from regard.cli.decoding_options import BATCH_TOKENS, MAX_SOURCE_LENGTH
 from regard.cli.open_runs import open_run, open_task, task_in_regard
 from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command
-from regard.cli.pair_options import PairFiles
+from regard.cli.pair_options import pair_stream
 from regard.cli.predict import result_files, write_results
 from regard.cli.printing import json_text
 from regard.cli.usage_errors import file_option
@@ -105,7 +105,7 @@ def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, opt
     """Score sentence pairs with a translator, and write the scores."""
     options = _with_files(files or [], text, options)
     written = result_files(options, "line")
-    pairs = PairFiles.of(options, "regard score", run).stream()
+    pairs = pair_stream(options, "regard score", run)
     more = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
     translator = open_run(run, options, look=None, **more)
     results = (pair for batch in in_batches(pairs, AT_ONCE) for pair in translator.score(*batch))

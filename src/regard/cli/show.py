@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.open_runs import task_of_run
+from regard.cli.open_runs import own_task, resume_command, task_of_run
 from regard.cli.options import JSON, RUN, command
-from regard.cli.printing import print_json, printable_console
+from regard.cli.printing import facts_table, print_json, printable_console
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shell_word, shown
 from regard.runs.run_facts import RunFacts, facts_of
@@ -90,7 +90,8 @@ def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts 
 
 def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
     """Yield what `regard show` prints for one run: tables and lines of text."""
-    yield _listed(shown(facts.folder), dict(_about(facts)))
+    yield facts_table(dict(_about(facts)), shown(facts.folder))
+    yield Text()
     validation = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
     curves = {"training loss": facts.losses, "validation loss": validation}
     for name, points in curves.items():
@@ -117,7 +118,8 @@ def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
     first = next(iter(facts.runs.values()), None)
     about = {} if first is None else dict(_about(first))
     about["progress"] = facts.status
-    yield _listed(shown(facts.folder), about)
+    yield facts_table(about, shown(facts.folder))
+    yield Text()
     if first is not None:
         others = {
             seed: {
@@ -133,7 +135,8 @@ def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
     if first is not None:
         folder = shell_word(facts.folder)
         ended = all(each.progress and each.progress.ended for each in facts.runs.values())
-        command = f"regard show {folder}/seed-*{_own_task(first)}" if ended else _resume(first, facts.folder)
+        command = f"regard show {folder}/seed-*{own_task(first.task)}"
+        command = command if ended else resume_command(first.task, facts.folder)
         yield Text(f"\nnext: {command}", style="dim")
 
 
@@ -181,33 +184,10 @@ def _next(facts: RunFacts) -> str:
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
-        return _resume(facts)
+        return resume_command(facts.task, facts.folder)
     if facts.data.get("built_in") and facts.task != "algorithms":  # algorithms has no test split
         return f"regard evaluate {folder} --split test"
     return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
-
-
-def _resume(facts: RunFacts, folder: Path | None = None) -> str:
-    """Return the command that resumes a run.
-
-    folder: the value of --output. Default: the run folder.
-    """
-    return f"regard train --output {shell_word(folder or facts.folder)} --resume{_own_task(facts)}"
-
-
-def _own_task(facts: RunFacts) -> str:
-    """Return the option --task for a run whose task is not part of Regard; "" for other runs."""
-    return f" --task {printable(facts.task)}" if ":" in facts.task else ""
-
-
-def _listed(title: str, rows: dict[str, str]) -> Table:
-    table = Table(box=None, show_header=False, title=Text(title), title_justify="left", title_style="bold")
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(Text(printable(name), style="cyan"), Text(printable(value)))
-    table.add_row("")
-    return table
 
 
 def _curve(losses: list[tuple[int, float]], console: Console) -> Text:

@@ -8,12 +8,12 @@ from typing import Any
 
 from regard.cli.open_runs import open_task
 from regard.cli.options import LINES, OF_RUN, RUN, but, command
-from regard.cli.predict import check_drawing, result_files, write_results
+from regard.cli.predict import drawing_option, result_files, write_results
 from regard.data.line_io import given_lines, say
 from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.data import sequences_in
-from regard.tasks.algorithms.solution import Solution
-from regard.training.command_options import CommandOption
+from regard.tasks.algorithms.sequence_solver import Solution
+from regard.training.command_options import CommandOption, integer
 from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["solve"]
@@ -32,34 +32,28 @@ LONGEST = 10_000
         list[str],
     ),
     CommandOption("--sequence", "A sequence as a JSON object. May be repeated.", "JSON", list[str]),
-    CommandOption("--sequences", "Number of sequences to generate.", "INT", int, 1, least=1, most=LINES),
-    CommandOption(
+    integer("--sequences", "Number of sequences to generate.", 1, LINES, default=1),
+    integer(
         "--length",
         "Length of the generated sequences.",
-        "INT",
-        int,
+        1,
+        LONGEST,
         shown_default="the largest length in training",
-        least=1,
-        most=LONGEST,
     ),
-    CommandOption(
+    integer(
         "--repeats",
         "Number of repeats of the generated sequences of repeat-copy.",
-        "INT",
-        int,
+        1,
+        LONGEST,
         shown_default="the largest number of repeats in training",
-        least=1,
-        most=LONGEST,
     ),
     but("seed", "Random seed of the generated sequences.", most=None),
-    CommandOption(
+    integer(
         "--slots",
         "Number of slots of the tape of a neural Turing machine.",
-        "INT",
-        int,
+        1,
+        1_000_000,
         shown_default="as in training",
-        least=1,
-        most=1_000_000,
     ),
     but(
         "output",
@@ -98,7 +92,6 @@ def solve(run: Path, files: list[str] | None, sequence: list[str] | None, **opti
 
     * `regard solve runs/copy --output heads.gif`
     """
-    check_drawing(options)
     written = result_files(options, "sequence", SUFFIXES)
     given, count = bool(files or sequence), options["sequences"]
     sizes = {name: options[name] for name in ("length", "repeats") if options[name] is not None}
@@ -108,10 +101,10 @@ def solve(run: Path, files: list[str] | None, sequence: list[str] | None, **opti
     written.expect(len(sequence) if sequence else count)
     slots = {} if options["slots"] is None else {"slots": options["slots"]}
     solver = open_task("algorithms", run, options, **slots)
-    if (options["draw"] or written.enabled) and not solver.has_tape:
-        option = "--draw" if options["draw"] else "--output" if written.picture else "--page"
-        raise ArgumentError(message(option, "this model has no tape to draw"))
-    look = solver.has_tape and (options["draw"] or options["json"] or written.enabled)
+    drawn = drawing_option(options, written)
+    if drawn and not solver.has_tape:
+        raise ArgumentError(message(drawn, "this model has no tape to draw"))
+    look = solver.has_tape and bool(drawn or options["json"])
     if given:
         results = solver.stream(
             sequences_in(given_lines(files, sequence, "--sequence", tables=True)), look=look

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from regard.cli.open_runs import import_from_here, next_command, resume_command, task_of_run
 from regard.cli.options import REQUIRED, but, command
-from regard.cli.printing import printable_console
+from regard.cli.printing import facts_table, printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
 from regard.errors import DataError, message, printable, shell_word, shown
 from regard.training.command_options import LOGS, RUN, CommandOption, flag
@@ -89,32 +88,28 @@ def train(**options: Any) -> int:
     """
     check_exclusive(options)
     _print_inputs(options)
-    action = _estimate if options["dry_run"] else _train
-    return action(*_task_and_settings(options), options["output"], options)
-
-
-def _estimate(
-    kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]
-) -> int:
-    """Print what --dry-run reports, such as the estimated time; return the exit status."""
-    from regard.runs.estimate import estimate
-
-    _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
-    return 0
+    kind, settings = _task_and_settings(options)
+    return _train(kind, settings, options["output"], options)
 
 
 def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:
-    """Train the run, and print what to do next; return the exit status."""
+    """Train the run, or estimate the time with --dry-run; print what to do next; return the exit status."""
+    from regard.runs.estimate import estimate
+    from regard.runs.prepare_run import Machine
     from regard.runs.train_run import train_run
     from regard.training.logs.logger import import_logger
+
+    machine = Machine(arguments["device"], arguments["threads"], jobs=None)
+    how: dict[str, Any] = {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
+    if arguments["dry_run"]:
+        _print_estimate(estimate(kind, settings, output, **how))
+        return 0
 
     loggers = list(map(import_logger, arguments["logger"] or ()))
     # Of several processes (torchrun), only the first one prints.
     console = printable_console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
     with _stopped_early(output):
-        outcome = train_run(
-            kind, settings, output, **_run_arguments(arguments), console=console, loggers=loggers
-        )
+        outcome = train_run(kind, settings, output, **how, console=console, loggers=loggers)
     if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
     if outcome.failed:
@@ -187,17 +182,6 @@ def _note_validation_files(recipe: Mapping[str, Any], own: Mapping[str, Any]) ->
         files = ", ".join(shown(str(file)) for each in values for file in each)
         options = " and ".join(f"--{name.replace('_', '-')}" for name in valid)
         say(f"note: the validation set is that of the recipe: {files}; to use yours: {options}")
-
-
-def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments resume, change and machine of train_run() and estimate().
-
-    arguments: the values of all options of `regard train`.
-    """
-    from regard.runs.prepare_run import Machine
-
-    machine = Machine(arguments["device"], arguments["threads"], jobs=None)
-    return {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
 
 
 def _finished(kind: type[RunTask], folder: Path, interrupted: str | None, console: Console) -> int:
@@ -290,19 +274,14 @@ def _print_estimate(run: Estimate) -> None:
     for note in run.notes:
         console.print(Text(note) if isinstance(note, str) else note, soft_wrap=isinstance(note, str))
     console.print(Text("\n" + to_toml(run.settings.model_dump()).strip() + "\n", style="dim"))
-    table = Table(box=None, show_header=False)
+    about = "about " * bool(run.settings.training.minutes)
     rows = {
         "parameters": f"about {run.parameters:,}",
         "vocabulary": run.sizes and f"about {run.sizes}",
         "batches per epoch": f"{run.epoch:,}",
-        "steps": ""
-        if run.steps is None
-        else f"{'about ' * bool(run.settings.training.minutes)}{run.steps:,}",
+        "steps": "" if run.steps is None else f"{about}{run.steps:,}",
         "memory": f"about {run.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
+        "time": "" if run.seconds is None else f"about {duration_text(run.seconds)} on this machine",
+        **{f"{name} code": value for name, value in run.code.items()},
     }
-    if run.seconds is not None:
-        rows["time"] = f"about {duration_text(run.seconds)} on this machine"
-    rows |= {f"{name} code": value for name, value in run.code.items()}
-    for name, value in ((name, value) for name, value in rows.items() if value):
-        table.add_row(Text(name, style="cyan"), Text(value))
-    console.print(table)
+    console.print(facts_table({name: value for name, value in rows.items() if value}))

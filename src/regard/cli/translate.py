@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from regard.cli.decoding_options import (
 )
 from regard.cli.open_runs import open_run
 from regard.cli.options import MACHINE, RUN, but, command
-from regard.cli.predict import at_once, check_drawing, result_files, write_results
+from regard.cli.predict import at_once, ranked_lines, result_files, write_results
 from regard.data.line_io import given_lines, say, writing
 from regard.decoding import Translation
 from regard.decoding.search_options import describe_search
@@ -123,13 +123,16 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
 
     * `regard translate runs/x news.ko --n-best 5 --json --output news.jsonl`
     """
-    check_drawing(options, "--n-best", "--scores")
-    _check(options)
+    written = result_files(options, "line", undrawn=("--n-best", "--scores"))
+    if options["json"] and options["scores"]:
+        problem, hint = "cannot be combined with --scores", "the JSON objects contain the score"
+        raise ArgumentError(message("--json", problem, hint=hint))
     search, alignments = search_of(options), options["alignments"]
-    written = result_files(options, "line")
+    if options["probabilities"] and alignments is None:
+        raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
     lines = given_lines(files, text, encoding=options["encoding"])
     if files:
-        from regard.tasks.text_file_checks import check_text_files, report_tables
+        from regard.tasks.file_checks import check_text_files, report_tables
 
         check_text_files(files, options["encoding"])
         hint = "write the sentences to a file of their own, e.g. with cut -f1"
@@ -154,48 +157,17 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
 
         def write_links(translation: Translation) -> None:
             if link is not None:
-                link(pharaoh_line(translation, options["probabilities"]))
+                if translation.alignment is None:
+                    problem = "the model has no attention to its source, so there are no alignments"
+                    hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
+                    raise ArgumentError(message("--alignments", problem, hint=hint))
+                link(translation.alignment.written(probabilities=options["probabilities"]))
 
-        def plain(translation: Translation, number: int) -> Iterator[str]:
-            return _lines(translation, number, options)
+        def plain(translation: Translation, number: int) -> Iterable[str]:
+            if options["n_best"] > 1:
+                every = (translation, *translation.others)
+                return ranked_lines(number, ((each.ranking, each.score, each.text) for each in every))
+            return [f"{translation.score:.4f}\t" * options["scores"] + translation.text]
 
         title, about = f"Translations by {run.name or run}", describe_search(search)
         write_results(results, options, plain, written, title, about, readers=[lines], each=write_links)
-
-
-def _check(options: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if options cannot be combined."""
-    if options["json"] and options["scores"]:
-        problem, hint = "cannot be combined with --scores", "the JSON objects contain the score"
-        raise ArgumentError(message("--json", problem, hint=hint))
-    if options["probabilities"] and options["alignments"] is None:
-        raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
-
-
-def _lines(translation: Translation, number: int, options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the output lines for one input line: n_best lines if n_best > 1, otherwise one.
-
-    number: the number of the input line, from 1.
-
-    >>> list(_lines(Translation("", ""), 1, {"n_best": 1, "scores": True}))
-    ['0.0000\\t']
-    """
-    if options["n_best"] > 1:
-        for rank, each in enumerate((translation, *translation.others), 1):
-            yield f"{number}\t{rank}\t{each.ranking:.4f}\t{each.score:.4f}\t{each.text}"
-    else:
-        yield f"{translation.score:.4f}\t{translation.text}" if options["scores"] else translation.text
-
-
-def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:
-    """Return the word alignment of a translation in Pharaoh format, such as "0-0 1-2".
-
-    Raise ArgumentError if the model has no cross-attention.
-
-    probabilities: whether to write the weight of each link.
-    """
-    if translation.alignment is None:
-        problem = "the model has no attention to its source, so there are no alignments"
-        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
-        raise ArgumentError(message("--alignments", problem, hint=hint))
-    return translation.alignment.written(probabilities=probabilities)

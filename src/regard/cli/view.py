@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 
+from regard import huggingface
 from regard.cli.decoding_options import task_options
 from regard.cli.open_runs import one_sentence, set_threads, task_of_run
 from regard.cli.options import (
@@ -23,17 +25,19 @@ from regard.cli.options import (
     options_of,
 )
 from regard.cli.printing import printable_console
-from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import STANDARD, Lines, say
 from regard.errors import ArgumentError, UnknownName, message, shell_word, shown
+from regard.huggingface.token_words import Tokens
 from regard.roles import matches
-from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.devices import choose_device
+from regard.runs.run_commands import ChosenRun, LongTextView, RunView, ViewOptions
 from regard.runs.run_folder import CONFIG
-from regard.runs.run_task import RunTask, task_name
-from regard.tasks.answering.run import view_stored_answer
+from regard.runs.run_task import task_name
+from regard.tasks.answering.task import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
 from regard.training.command_options import CommandOption, option_parameters
-from regard.viewing import VIEWS, Seen
+from regard.viewing import VIEWS, Picture, Seen
+from regard.viewing.word_groups import spelled
 
 __all__ = ["view"]
 
@@ -54,17 +58,6 @@ OWN_VIEWS = {
 }
 TASK_VIEWS = {name: about for views in OWN_VIEWS.values() for name, about in views.items()}
 """The views that only some tasks have. Name -> description."""
-
-NO_SELF_ATTENTION = (*OWN, "long")
-UNDRAWN = {
-    "translation": ("long",),
-    "language": ("player",),
-    "classification": ("player", "long"),
-    "captioning": NO_SELF_ATTENTION,
-    "answering": (*NO_SELF_ATTENTION, "player"),
-    "algorithms": NO_SELF_ATTENTION,
-}
-"""The views in VIEWS that no run of a task can draw, because its models do not have such attention."""
 
 OF_RUNS = ("checkpoint", "task")
 """Parameters that, like the options of the tasks, can only be used with run folders."""
@@ -89,6 +82,15 @@ ABOUT = {
 """A description of each view, for the help."""
 
 VIEW_HELP = f"View: {'; '.join(f'{name} ({about})' for name, about in ABOUT.items())}."
+
+TITLE = 400
+"""Maximum length of a title, which is the text, in characters."""
+
+SHARE = 0.3
+"""If special tokens get more than this share of all weights, a note says so."""
+
+NAMED = 5
+"""Maximum number of unknown words that a note lists."""
 
 
 def _option(name: str, text: str, metavar: str = "", **more: Any) -> CommandOption:
@@ -197,170 +199,153 @@ def view(context: typer.Context, run: str | None, sentence: str | None, **option
 
     * `regard view --huggingface FOLDER - --output map.png < document.txt`
     """
-    name, text, output = options["view"], options["text"], options["output"]
-    _check(context, options["specials"], output)
+    name, text, output, folder = options["view"], options["text"], options["output"], options["huggingface"]
+    _check(name, options["specials"], output)
     drawing = ViewOptions(**{field.name: options[field.name] for field in fields(ViewOptions)})
     set_threads(options)
-    if options["huggingface"] is not None:
-        texts, device = (run, sentence, text), options["device"]
-        viewed = _viewed_huggingface(context, options["huggingface"], texts, name, device)
-    elif run is not None and Path(run).is_file():
-        viewed = _viewed_file(context, Path(run), sentence or text, name)
-    else:
-        kind = _task_to_view(context, _run_folder(run), options["task"], name)
-        values = _view_values(kind, options, sentence)
-        chosen = ChosenRun(_run_folder(run), options["checkpoint"], options["device"])
-        viewed = kind.view_run(chosen, values, drawing)
-    _check_self_attention(viewed.seen, name)
-    _check_head(viewed.seen, options["site"], options["head"])
-    if output is not None and output.suffix.lower() in (KEPT, PAGE):
-        _write(viewed, output)
-    else:
-        _show(viewed, drawing, output)
-
-
-def _task_to_view(context: typer.Context, run: Path, task: str | None, view: str | None) -> type[RunTask]:
-    """Return the task of a run; raise ArgumentError if it has not the view or an option of the command."""
-    kind = task_of_run(run, task)
-    _check_has_view(kind)
-    check_given(context, kind, "view_options")
-    _check_view(kind, view)
-    return kind
-
-
-def _view_values(kind: type[RunTask], options: dict[str, Any], sentence: str | None) -> dict[str, Any]:
-    """Return the values of the options of this task; the text may be the argument `sentence`."""
-    if "text" in option_parameters(kind.view_options):
-        options["text"] = one_sentence("regard view", sentence, options["text"])
-    return options_of(kind, "view_options", options)
-
-
-def _run_folder(run: str | None) -> Path:
-    if run is None:
+    task = None
+    if folder is not None:
+        texts = [each for each in (run, sentence, text) if each is not None]
+        viewed: RunView = _viewed_huggingface(context, folder, texts)
+    elif run is None:
         hint = 'regard view RUN --text "...", or regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view", "the run folder is missing", hint=hint))
-    return Path(run)
+    elif Path(run).is_file():
+        viewed = _viewed_file(context, Path(run), sentence or text, name)
+    else:
+        kind = task_of_run(Path(run), options["task"])
+        task = task_name(kind)
+        chosen = ChosenRun(Path(run), options["checkpoint"], options["device"])
+        if not kind.view_options:  # the task may not show attention at all
+            viewed = kind.view_run(chosen, {}, drawing)
+        check_given(context, kind, "view_options")
+        if "text" in option_parameters(kind.view_options):
+            options["text"] = one_sentence("regard view", sentence, text)
+        if kind.view_options:
+            viewed = kind.view_run(chosen, options_of(kind, "view_options", options), drawing)
+    own = (*viewed.own, *OWN_VIEWS.get(task or "", ()))
+    if name is not None and name not in own:
+        _check_attention(viewed, name, own)
+    _check_head(viewed.seen, options["site"], options["head"])
+    if output is None or output.suffix.lower() in PICTURES:
+        _draw(viewed, drawing, output)
+    elif output.suffix.lower() == KEPT:
+        viewed.seen.save(output)
+        say(f"Wrote {shown(output)}; to view it: regard view {shell_word(output)}")
+    else:
+        viewed.write_page(output)
+        say(f"Wrote {shown(output)}")
 
 
-def _viewed_huggingface(
-    context: typer.Context, folder: Path, texts: Sequence[str | None], view: str | None, device: str
-) -> RunView:
+def _check(view: str | None, specials: str, output: Path | None) -> None:
+    """Check --view, --specials and --output before a model is loaded; raise an error if one is invalid."""
+    if view is not None and view not in ABOUT:
+        raise UnknownName("view", view, ABOUT)
+    if specials not in SPECIALS:
+        raise UnknownName("value of --specials:", specials, SPECIALS)
+    known = (*PICTURES, PAGE, KEPT)
+    if output is not None and output.suffix.lower() not in known:
+        problem = f"{shown(output.name)} has an unknown file type"
+        raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
+    check_folder(output)
+
+
+def _viewed_huggingface(context: typer.Context, folder: Path, texts: Sequence[str]) -> RunView:
     """Return the attention of a Hugging Face model; raise ArgumentError for options that only runs have.
 
-    texts: the two arguments of the command and the value of --text. One of them is the text.
+    texts: the two arguments of the command and the value of --text, as far as they are set.
     """
     given = given_options(context, "view_options") | given_parameters(context, OF_RUNS)
     for name, option in given.items():
         if name not in ("text", "target"):
             problem = "this option is for run folders, and cannot be used with --huggingface"
             raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
-    if view in TASK_VIEWS:
-        problem = "Hugging Face models have no such view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(VIEWS)))
-    if sum(each is not None for each in texts) > 1:
+    if len(texts) > 1:
         problem = "there are several texts; with --huggingface, there is no RUN"
         hint = 'regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view --huggingface", problem, hint=hint))
-    text = next((each for each in texts if each is not None), None)
+    text = texts[0] if texts else None
     text = one_sentence("regard view --huggingface", None, text, usage='FOLDER "..."')
     if text == STANDARD:
         text = "\n".join(Lines([STANDARD]))
-    return view_huggingface(folder, text, context.params.get("target"), device)
+    return view_huggingface(folder, text, context.params["target"], context.params["device"])
 
 
-def _check_has_view(task: type[RunTask]) -> None:
-    """Raise ArgumentError if the task does not implement view_run()."""
-    if getattr(task.view_run, "__func__", None) is getattr(RunTask.view_run, "__func__", RunTask):
-        problem = f"the task {task_name(task)} has no view"
-        raise ArgumentError(message("regard view", problem, hint=f"implement {task.__name__}.view_run()"))
+@dataclass(frozen=True, eq=False)
+class HuggingFaceView(LongTextView):
+    """What `regard view` draws for a Hugging Face model: the attention of its layers for one text.
+
+    source: the tokens of the text.
+    """
+
+    source: Tokens
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw the view options.view. Unknown words are shown as in the text, or with --subwords as [UNK]."""
+        seen = _as_tokens(self.seen, self.source) if options.subwords else self.seen
+        if options.specials == "show":
+            seen = seen.noted(*_special_notes(seen))
+        return LongTextView(seen).picture(options)
 
 
-def _check_view(task: type[RunTask], view: str | None) -> None:
-    """Raise ArgumentError if this view exists, but only for runs of other tasks."""
-    known = _views_of_task(task)
-    if view is not None and view not in known:
-        problem = f"runs of the task {task_name(task)} have no such view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
+def view_huggingface(folder: Path, text: str, target: str | None, device: str) -> HuggingFaceView:
+    """Run a local Hugging Face model on a text; return its attention and the effect of hiding a token.
+
+    folder: the folder of the model. Nothing is downloaded.
+    target: the target text of an encoder-decoder model; None for the text that the model generates.
+    device: "auto", or the name of a device.
+    """
+    from regard.huggingface.registration import import_transformers
+
+    transformers = import_transformers("regard view --huggingface")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity(logging.ERROR)
+    with Console(stderr=True).status(f"loading {shown(folder)}"):
+        model = huggingface.load_model(folder, choose_device(device))
+        observed = huggingface.observe_text(model, text, target)
+        if not observed.seen.sites and not observed.seen.long:
+            problem = "the model has no attention layer with a weight for each pair of tokens"
+            raise ArgumentError(message(shown(folder), problem))
+        erased = huggingface.erase_token(model, observed)
+    source = observed.source
+    notes = [f"{model.name}, {type(model.model).__name__}", *_unknown_notes(source)]
+    notes += [] if erased is None else [str(erased)]
+    title = (observed.seen.title or text)[:TITLE]
+    return HuggingFaceView(replace(observed.seen, title=title).noted(*notes), source)
 
 
-def _views_of_task(task: type[RunTask]) -> tuple[str, ...]:
-    """Return the names of the views that runs of a task can draw."""
-    undrawn = UNDRAWN.get(task_name(task), ())
-    return (*(name for name in VIEWS if name not in undrawn), *OWN_VIEWS.get(task_name(task), ()))
+def _unknown_notes(source: Tokens) -> list[str]:
+    """Return a note that lists the words outside the vocabulary, NAMED at most; [] if there are none."""
+    words = list(dict.fromkeys(repr(spelled([source.pieces[place]])) for place in source.unknown))
+    if not words:
+        return []
+    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+    name = spelled([next(iter(source.unknown.values()))])
+    return [f"not in the vocabulary, so the model reads {name}: {', '.join(words[:NAMED])}{more}"]
 
 
-def _views_of_file(seen: Seen) -> tuple[str, ...]:
-    """Return the names of the views that the attention in a .seen file can be drawn with."""
-    if not seen.sites:
-        return ("long",) if seen.long else ()
-    undrawn: tuple[str, ...] = () if seen.long else ("long",)
-    undrawn += () if any(each.kind == "cross" for each in seen.sites) else ("player",)
-    undrawn += () if any(each.role.kind == "self" for each in seen.sites) else OWN
-    return tuple(name for name in VIEWS if name not in undrawn)
+def _special_notes(seen: Seen) -> list[str]:
+    """Return a note if the other tokens give more than SHARE of their weights to special tokens."""
+    kept = [site.without_specials(renormalise=False).weights for site in seen.sites]
+    rows = sum(weights.shape[0] * weights.shape[1] for weights in kept)
+    share = 1 - sum(float(weights.sum()) for weights in kept) / rows if rows else 0.0
+    if share <= SHARE:
+        return []
+    return [f"special tokens get {share:.0%} of the weights; --specials hide leaves them out"]
 
 
-def _known_views(context: typer.Context) -> Iterable[str]:
-    """Return the names of the views for the run, the file or the Hugging Face model of the command."""
-    run = context.params.get("run")
-    if context.params.get("huggingface") is not None:
-        return VIEWS
-    if run is None:
-        return ABOUT
-    if Path(run).is_file():
-        return _views_of_file(Seen.load(run))
-    return _views_of_task(task_of_run(Path(run), context.params.get("task")))
+def _as_tokens(seen: Seen, source: Tokens) -> Seen:
+    """Return a copy of `seen` in which the tokens of the text have the names that the model reads."""
 
+    def named(pieces: tuple[str, ...]) -> tuple[str, ...]:
+        return source.names if pieces == source.pieces else pieces
 
-def _check_view_of_file(seen: Seen, path: Path, view: str | None) -> None:
-    """Raise ArgumentError if the attention in a .seen file cannot be drawn with the view."""
-    known = _views_of_file(seen)
-    if view is not None and view not in (*known, *OWN):
-        problem = f"{shown(path)} has no attention for this view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
-
-
-def _check_self_attention(seen: Seen, view: str | None) -> None:
-    """Raise ArgumentError if a view draws self-attention, but the model has none."""
-    if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
-        sites = ", ".join(each.name for each in seen.sites) or "none"
-        problem = f"the model has no self-attention; its attention sites: {sites}"
-        hint = "a transformer or an lstmn has self-attention: choose a run of one, or another --view"
-        raise ArgumentError(message(f"--view {view}", problem, hint=hint))
-
-
-def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
-    """Raise ArgumentError if an attention layer (site) to be drawn has no head with this index."""
-    sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
-    sites = [each for each in sites if site is None or matches(site, each.name, each.role)]
-    heads = min((each.heads for each in sites), default=0)
-    if head is not None and sites and head >= heads:
-        number = "1 head" if heads == 1 else f"{heads} heads"
-        names = ", ".join(each.name for each in sites if each.heads == heads)
-        expected = "head 0" if heads == 1 else f"a head from 0 to {heads - 1}"
-        raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
-
-
-def _check(context: typer.Context, specials: str, out: Path | None) -> None:
-    """Check --view, --specials and --output before a model is loaded; raise an error if one is invalid."""
-    view = context.params.get("view")
-    if view is not None and view not in ABOUT:
-        raise UnknownName("view", view, _known_views(context))
-    if specials not in SPECIALS:
-        raise UnknownName("value of --specials:", specials, SPECIALS)
-    if out is None:
-        return
-    known = (*PICTURES, PAGE, KEPT)
-    if out.suffix.lower() not in known:
-        problem = f"{shown(out.name)} has an unknown file type"
-        raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
-    check_folder(out)
+    sites = [replace(site, rows=named(site.rows), columns=named(site.columns)) for site in seen.sites]
+    return replace(seen, sites=tuple(sites), source=named(seen.source), target=named(seen.target))
 
 
 def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view: str | None) -> RunView:
-    """Return the attention of a .seen file; raise ArgumentError if an option needs the model.
-
-    A .seen file has attention weights, but no model.
-    """
+    """Return the attention of a .seen file; raise ArgumentError if an option needs the model."""
     if path.suffix != KEPT and (path.parent / CONFIG).is_file():
         hint = f"give the run folder: regard view {shell_word(path.parent)} --text ..."
         raise ArgumentError(
@@ -377,31 +362,49 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     if needed:
         problem = f"{needed[0]} needs a model, but this file has only attention weights"
         raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
-    if view != viewed.default_view:
-        _check_view_of_file(seen, path, view)
     return viewed
 
 
-def _write(viewed: RunView, path: Path) -> None:
-    """Write all recorded attention to a file: a .seen file if the path ends in .seen, else an HTML page."""
-    if path.suffix.lower() == KEPT:
-        viewed.seen.save(path)
-        say(f"Wrote {shown(path)}; to view it: regard view {shell_word(path)}")
+def _check_attention(viewed: RunView, view: str, own: Sequence[str]) -> None:
+    """Raise ArgumentError if the recorded attention cannot be drawn with the view.
+
+    own: the views that need more than attention.
+    """
+    sites, long = viewed.seen.sites, isinstance(viewed, LongTextView)
+    if viewed.seen.long and long and view in VIEWS:
         return
-    viewed.write_page(path)
-    say(f"Wrote {shown(path)}")
+    needed = dict.fromkeys(OWN, any(each.role.kind == "self" for each in sites))
+    needed |= {"player": any(each.kind == "cross" for each in sites)}
+    needed |= {"long": long or bool(viewed.seen.long)}
+    known = dict.fromkeys((*(name for name in VIEWS if needed.get(name, bool(sites))), *own))
+    if view not in known:
+        problem = f"there is no attention for this view; attention sites: {', '.join(s.name for s in sites)}"
+        hint = "a transformer or an lstmn has self-attention: choose a run of one, or another --view"
+        hint = hint if view in OWN else ""
+        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known), hint=hint))
 
 
-def _show(viewed: RunView, drawing: ViewOptions, out: Path | None) -> None:
-    if drawing.view is None and out is not None and out.suffix.lower() == ".gif":
+def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
+    """Raise ArgumentError if an attention layer (site) to be drawn has no head with this index."""
+    for each in seen.sites:
+        drawn = each.kind == "cross" if site is None else matches(site, each.name, each.role)
+        if drawn and head is not None and head >= each.heads:
+            problem = f"{each.name} has {each.heads} head{'s' * (each.heads != 1)}; the first is 0"
+            raise ArgumentError(message(f"--head {head}", problem))
+
+
+def _draw(viewed: RunView, drawing: ViewOptions, output: Path | None) -> None:
+    """Print a picture of the attention, or write it to a file."""
+    if drawing.view is None and output is not None and output.suffix.lower() == ".gif":
         drawing = replace(drawing, view=viewed.default_animation)
     drawn = viewed.picture(drawing)
-    if out is None:
+    if output is None:
         printable_console().print(drawn)
         return
-    several = drawn.moves and out.suffix.lower() != ".gif"
+    several = drawn.moves and output.suffix.lower() != ".gif"
     with Console(stderr=True).status(f"drawing {len(drawn.frames)} frames") if drawn.moves else nullcontext():
-        hints = drawn.save(out)
+        hints = drawn.save(output)
     for hint in hints:
         say(hint)
-    say(f"Wrote {len(drawn.frames)} files beside {shown(out)}" if several else f"Wrote {shown(out)}")
+    many = f"{len(drawn.frames)} files beside " if several else ""
+    say(f"Wrote {many}{shown(output)}")

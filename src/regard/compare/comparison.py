@@ -9,15 +9,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from regard.compare.comparison_options import check_runs, make_options
-from regard.compare.run_cache import RunCache
-from regard.compare.studies import QUICK_STUDIES, STUDIES
+import torch
+
+from regard.compare.gradient_flow import GRADIENT
+from regard.compare.hard_study import HARD
+from regard.compare.layer_costs import COST
+from regard.compare.length_study import LENGTH
+from regard.compare.part_study import PARTS
+from regard.compare.position_study import POSITIONS
+from regard.compare.score_study import SCORES
+from regard.compare.softmax_study import SOFTMAX
 from regard.compare.study import Study, StudyResult, Table, Verdict
-from regard.compare.study_base import measure_study
-from regard.compare.study_context import StudyContext, cpu_threads
+from regard.compare.study_context import Options, StudyContext, cpu_threads
 from regard.errors import ArgumentError, RegardError, UnknownName, message
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["QUICK_STUDIES", "STUDIES", "Comparison", "compare"]
+
+STUDIES: dict[str, Study] = {
+    study.name: study for study in (LENGTH, GRADIENT, COST, SCORES, SOFTMAX, HARD, POSITIONS, PARTS)
+}
+"""The studies of `regard compare`. To add a study: write its file, and name it here."""
+
+QUICK_STUDIES = ("length", "gradient", "cost")
+"""The studies of --quick."""
 
 
 @dataclass(frozen=True)
@@ -104,35 +118,50 @@ def compare(
     """
     from regard.compare.comparison_page import write_page
 
-    chosen = _chosen(studies, quick)
-    own: dict[str, Any] = {"bins": tuple(bins), "device": device, "threads": threads, "jobs": jobs}
-    options = make_options(models, seeds, quick, settings, sentences, widths, **own)
+    names = (studies,) if isinstance(studies, str) else tuple(studies)
+    for name in names:
+        if name not in STUDIES:
+            raise UnknownName("study", name, STUDIES)
+    chosen = [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
+    own: Any = (quick, tuple(bins), sentences or 0, tuple(widths), device, threads, jobs)
+    options = Options(settings or {}, models, 3 if seeds is None else seeds, *own)
     if output is None and cache is None:
         raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
-    place = Path(str(output)) / "runs" if cache is None else Path(cache)
-    context = StudyContext(options, RunCache(place, options, say), say)
-    with cpu_threads(context.cache.device, threads):
+    context = StudyContext(options, Path(str(output)) / "runs" if cache is None else Path(cache), say)
+    with cpu_threads(context.device, threads):
         comparison = _compared(chosen, context, minutes)
     if output is None:
         return comparison
-    about = replace(options, device=context.cache.device)
-    return replace(comparison, pages=tuple(write_page(comparison, about, Path(output))))
+    return replace(comparison, pages=tuple(write_page(comparison, _about(comparison, context), Path(output))))
+
+
+def _about(comparison: Comparison, context: StudyContext) -> str:
+    """Return sentences about the data, the training and the seeds."""
+    options = context.options
+    data = "the built-in Korean-English corpus" if options.built_in else "the given sentence pairs"
+    training = ", ".join(f"{name} = {value}" for name, value in options.settings["training"].items())
+    seeds = ", ".join(map(str, options.seeds))
+    return (
+        f"Trained on {data} with width {options.width}, {training}, seeds {seeds}, on {context.device} "
+        f"with torch {torch.__version__}. "
+        "Other settings are those that regard train chooses. Summed training time: "
+        f"{comparison.seconds / 60:.1f} minutes. Every number is in the CSV files beside this page."
+    )
 
 
 def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | None) -> Comparison:
     """Train the runs that are missing, for at most `minutes`, and measure all finished runs."""
     until = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    cache = context.cache
     planned = [run for study in chosen for run in study.runs(context.options)]
-    check_runs(planned)
+    context.check(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
-        missing, distinct = cache.missing(planned), {cache.place(run): run for run in planned}
-        context.say(f"trainings: {len(distinct)} needed, {len(distinct) - len(missing)} finished")
+        missing, needed = context.missing(planned), len({context.place(run) for run in planned})
+        context.say(f"trainings: {needed} needed, {needed - len(missing)} finished")
         if minutes is None or minutes > 0:
-            cache.train(missing, until)
-    late = bool(minutes) and time.monotonic() > until and bool(cache.missing(planned))
-    stopped = cache.interrupted or ("time limit" if late else "")
+            context.train(missing, until)
+    late = bool(minutes) and time.monotonic() > until and bool(context.missing(planned))
+    stopped = context.interrupted or ("time limit" if late else "")
     if stopped:
         context.say(f"stopped ({stopped}); measuring the finished trainings, Ctrl-C stops at once ...")
     results = []
@@ -141,25 +170,17 @@ def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | N
             results.append(_measured(study, context))
     except KeyboardInterrupt:  # report the studies that are measured
         stopped = "Ctrl-C"
-    failures = {f"{run.label}, seed {run.seed}": cache.failure(run) for run in planned}
+    failures = {f"{run.label}, seed {run.seed}": context.failure(run) for run in planned}
     failed = {name: error for name, error in failures.items() if error}
-    finished = {run.folder: run.seconds for run in context.finished(planned)}
+    finished = {run.folder: run.seconds or 0.0 for run in filter(None, map(context.finished, planned))}
     return Comparison(tuple(results), failed, stopped, sum(finished.values()))
-
-
-def _chosen(studies: str | Iterable[str], quick: bool) -> list[Study]:
-    names = (studies,) if isinstance(studies, str) else tuple(studies)
-    for name in names:
-        if name not in STUDIES:
-            raise UnknownName("study", name, STUDIES)
-    return [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
 
 
 def _measured(study: Study, context: StudyContext) -> StudyResult:
     """Measure a study. An error becomes a note of its result, so that the other studies go on."""
     context.say(f"measuring: {study.name}")
     try:
-        return measure_study(study, context)
+        return study.measure(context)
     except RegardError as error:
         context.say(f"the study {study.name} has failed: {error}")
         return StudyResult(study.name, study.title, notes=(f"The study has failed: {error}",))

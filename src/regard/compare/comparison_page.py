@@ -11,9 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from regard.compare.comparison_options import Options
 from regard.compare.figures import can_draw, missing_characters, png_of_figure, svg_of_figure
 from regard.compare.study import Row, StudyResult
 from regard.errors import RegardError, RegardWarning, message, shown
@@ -47,10 +44,10 @@ th, td { padding: .2rem .7rem .2rem 0; text-align: left; border-bottom: 1px soli
 """
 
 
-def write_page(comparison: Comparison, options: Options, folder: Path, about: str = "") -> Iterator[Path]:
+def write_page(comparison: Comparison, about: str, folder: Path) -> Iterator[Path]:
     """Write all files of a comparison to a folder, and yield their paths; the page is the first.
 
-    about: a sentence about the data and the training. Default: one that describes the options.
+    about: sentences about the data and the training.
 
     files.json lists the files. Those that an earlier comparison wrote there, and this one does not, are
     removed.
@@ -68,8 +65,8 @@ def write_page(comparison: Comparison, options: Options, folder: Path, about: st
             files[f"{figure.name}.svg"] = svg_of_figure(figure)
         files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
     files["verdicts.csv"] = csv_of(_verdict_rows(comparison)).encode()
-    body = list(_body(comparison, about or _about(comparison, options), images))
-    page = document("Regard: comparison of attention models", STYLE, "", body, images=True)
+    body = list(_body(comparison, about, images))
+    page = document("Regard: comparison of attention models", STYLE, "", body)
     files = {"index.html": page.encode(), **files}
     _remove_stale(folder, set(files))
     files[MANIFEST] = (json.dumps(sorted(files), indent=1) + "\n").encode()
@@ -136,28 +133,10 @@ def _body(comparison: Comparison, about: str, images: dict[str, bytes]) -> Itera
     rows = _verdict_rows(comparison)
     if rows:
         yield f"<h2>Claims</h2><p>{safe(comparison.decision)}</p>"
-        yield '<div class="wide"><table><thead><tr>'
-        yield "<th>claim</th><th>result</th><th>measured</th><th>decides</th></tr></thead>"
-        for row in rows:
-            kind = row["outcome"] if row["decides"] == "yes" else "unclear"
-            cells = f'<td class="{kind}">{safe(row["outcome"])}</td><td>{safe(row["reason"])}</td>'
-            yield f"<tr><td>{safe(row['text'])}</td>{cells}<td>{row['decides']}</td></tr>"
-        yield "</table></div>"
+        columns = {"claim": "text", "result": "outcome", "measured": "reason", "decides": "decides"}
+        yield from _table([{title: row[name] for title, name in columns.items()} for row in rows])
     for result in comparison.results:
         yield from _section(result, images)
-
-
-def _about(comparison: Comparison, options: Options) -> str:
-    """Return a sentence about the data, the training and the seeds."""
-    data = "the built-in Korean-English corpus" if options.built_in else "the given sentence pairs"
-    training = ", ".join(f"{name} = {value}" for name, value in options.training.items())
-    seeds = ", ".join(map(str, options.seeds))
-    return (
-        f"Trained on {data} with width {options.width}, {training}, seeds {seeds}, on {options.device} "
-        f"with torch {torch.__version__}. "
-        "Other settings are those that regard train chooses. Summed training time: "
-        f"{comparison.seconds / 60:.1f} minutes. Every number is in the CSV files beside this page."
-    )
 
 
 def _section(result: StudyResult, images: dict[str, bytes]) -> Iterator[str]:
@@ -181,13 +160,15 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{safe(name)}</th>" for name in columns) + "</tr></thead>"
     for row in rows[:ROWS_SHOWN]:
-        yield "<tr>" + "".join(f"<td>{safe(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
+        # An outcome that decides a claim has its colour.
+        kind = row["result"] if row.get("decides") == "yes" else "unclear"
+        start = {"result": f'<td class="{kind}">'} if "decides" in row else {}
+        cells = [f"{start.get(name, '<td>')}{safe(_cell(row.get(name)))}</td>" for name in columns]
+        yield f"<tr>{''.join(cells)}</tr>"
     yield "</table></div>"
     if len(rows) > ROWS_SHOWN:
         yield f'<p class="quiet">{len(rows) - ROWS_SHOWN:,} more rows are in the CSV file.</p>'
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

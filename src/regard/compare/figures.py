@@ -37,51 +37,42 @@ def _texts(figure: Figure) -> list[str]:
 
 def png_of_figure(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file."""
-    drawn, agg, _ = _drawn(figure)
-    file = io.BytesIO()
-    agg(drawn).print_png(file, metadata={"Software": None, "Description": _latin(figure.alt)})
-    return file.getvalue()
+    description = figure.alt.encode("latin-1", "replace").decode("latin-1")
+    return _drawn(figure, "png", {"Software": None, "Description": description})
 
 
 def svg_of_figure(figure: Figure) -> bytes:
     """Return a figure as the bytes of an SVG file, with its alternative text."""
-    import matplotlib
-
-    drawn, _, svg = _drawn(figure)
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "regard"}):  # the same figure gives the same bytes
-        metadata = {"Date": None, "Creator": None, "Title": figure.caption, "Description": figure.alt}
-        svg(drawn).print_svg(file, metadata=metadata)
-    return file.getvalue()
+    about = {"Date": None, "Creator": None, "Title": figure.caption, "Description": figure.alt}
+    return _drawn(figure, "svg", about)
 
 
-def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
-    """Draw a figure; return it with the classes of its Agg canvas and its SVG canvas.
+def _drawn(figure: Figure, kind: str, metadata: dict[str, str | None]) -> bytes:
+    """Return a figure as a file of this kind.
 
     Characters that no installed font has are replaced; see missing_characters().
     """
     from matplotlib import font_manager, rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Drawing
 
     fonts = {run.font: None for text in _texts(figure) for run in written(text).runs}
     for font in fonts.keys() - {each.fname for each in font_manager.fontManager.ttflist}:
         font_manager.fontManager.addfont(font)
     families = [font_manager.FontProperties(fname=font).get_name() for font in fonts]
-    with rc_context({"font.family": ["DejaVu Sans", *families]}):
+    file = io.BytesIO()
+    # With a salt, the same figure gives the same bytes.
+    with rc_context({"font.family": ["DejaVu Sans", *families], "svg.hashsalt": "regard"}):
         drawing = Drawing(figsize=(7.2, 4.2), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(drawing)
         axes = drawing.add_subplot()
         (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
         axes.set_xlabel(written(figure.x).text)
         axes.set_ylabel(textwrap.fill(written(figure.y).text, 40))
         axes.grid(True, alpha=0.25)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
         if figure.kind == "lines":
             axes.legend(frameon=False, fontsize=8)
-    return drawing, FigureCanvasAgg, FigureCanvasSVG
+        drawing.savefig(file, format=kind, metadata=metadata)
+    return file.getvalue()
 
 
 def _draw_lines(axes: Any, figure: Figure) -> None:
@@ -127,11 +118,4 @@ def _draw_bars(axes: Any, figure: Figure) -> None:
 
 def _names(series: Sequence[Series]) -> list[str]:
     """Return the names on the x axis in order, if x has texts; [] if x has numbers."""
-    names: list[str] = []
-    for each in series:
-        names += [x for x in each.x if isinstance(x, str) and x not in names]
-    return names
-
-
-def _latin(text: str) -> str:
-    return text.encode("latin-1", "replace").decode("latin-1")
+    return list(dict.fromkeys(x for each in series for x in each.x if isinstance(x, str)))

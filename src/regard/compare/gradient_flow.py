@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,23 +17,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.compare.comparison_options import Options, model_options, model_variant
-from regard.compare.run_cache import TrainedRun
 from regard.compare.study import (
     Claim,
     Figure,
+    Part,
     Row,
+    Run,
     Study,
-    StudyResult,
     Table,
     Variant,
     Verdict,
+    differences,
     fitted_slope,
     judge,
+    line_figure,
     lines_of,
+    seeds_text,
 )
-from regard.compare.study_base import differences, line_figure
-from regard.compare.study_context import LENGTH, ROWS, VOCABULARY, StudyContext, random_batch, seeds_text
+from regard.compare.study_context import (
+    LENGTH,
+    ROWS,
+    VOCABULARY,
+    Options,
+    StudyContext,
+    model_options,
+    model_variant,
+    random_batch,
+)
 from regard.data.batch import Batch
 from regard.evaluation.rank_correlation import spearman
 from regard.fast.recurrent.recurrent import LOOPS
@@ -64,25 +74,6 @@ CURVES = {
 }
 """Measured curve -> the name of its figure, what it is, and its horizontal axis."""
 
-INITIAL, TRAINED, RECURRENT, WEIGHT = CLAIMS = (
-    Claim(
-        "gradient.initial",
-        "At initialisation, the gradient that reaches an encoder state falls less with the distance if the "
-        "model has attention.",
-    ),
-    Claim(
-        "gradient.trained",
-        "After training, the gradient that reaches an encoder state falls less with the distance if the "
-        "model has attention.",
-    ),
-    Claim(
-        "gradient.recurrent",
-        "Attention shortens the path to h_j only: from h_j to x_i, the gradient of a recurrent encoder still "
-        "falls with |i - j|, and more than in a Transformer.",
-    ),
-    Claim("gradient.weight", "The gradient that reaches a value row follows its attention weight."),
-)
-
 
 def _variants(options: Options) -> list[Variant]:
     names = options.compared if options.quick else options.models or MODELS
@@ -100,10 +91,11 @@ def _initial(context: StudyContext, model: str, seed: int) -> Row:
         built = build_model(source_size=VOCABULARY, target_size=VOCABULARY, **settings)
         return measured_flow(built.double().eval(), random_batch(seed))
 
-    return _with_decay(context.measured(f"gradient-2-{settings['name']}", about, measure))
+    measured = context.measured(f"gradient-2-{settings['name']}", about, measure)
+    return {"stage": BEFORE, "model": model, "seed": seed, **measured}
 
 
-def _trained(context: StudyContext, run: TrainedRun, variant: Variant) -> Row:
+def _trained(context: StudyContext, run: Run) -> Row:
     """Measure a trained model on test sentences of one length."""
 
     def measure() -> Row:
@@ -112,31 +104,20 @@ def _trained(context: StudyContext, run: TrainedRun, variant: Variant) -> Row:
         return measured_flow(model.double(), batch)
 
     about = {"data": context.sentences.name, "rows": 2 * ROWS}
-    return _with_decay(context.cache.measured(run, "gradient-2", about, measure))
-
-
-def _with_decay(measured: Row) -> Row:
-    """Add the slope of the logarithm of each curve: how fast the gradient falls with the distance."""
-    decays = {}
-    for of in CURVES:
-        distances, norms = zip(*measured[of], strict=True)
-        decays[f"{of}_decay"] = fitted_slope(distances, norms, log="y")
-    return {**measured, **decays}
+    return {"stage": AFTER, **context.measured("gradient-2", about, measure, run)}
 
 
 def measured_flow(model: Model, batch: Batch) -> dict[str, Any]:
     """Return the gradients of a model as plain data: curves by distance, and values by weight."""
     flow = gradient_flow(model, batch)
     jacobian_BSS = encoder_jacobian(model, batch)
-    length = jacobian_BSS.shape[-1]
-    positions = torch.arange(length)
-    apart = (positions[:, None] - positions).abs()
+    positions = torch.arange(jacobian_BSS.shape[-1])
     steps_T = torch.arange(1, flow.states.shape[1] + 1)
-    distance_TS = steps_T[:, None] + (length - 1 - positions)
+    distance_TS = steps_T[:, None] + (len(positions) - 1 - positions)
     return {
         "states": _by_distance(flow.states, distance_TS),
         "inputs": _by_distance(flow.inputs, distance_TS),
-        "jacobian": _by_distance(jacobian_BSS, apart),
+        "jacobian": _by_distance(jacobian_BSS, (positions[:, None] - positions).abs()),
         "weight": _weight_correlation(flow),
         "value": _by_weight(flow),
     }
@@ -165,95 +146,91 @@ def _weight_correlation(flow: GradientFlow) -> float | None:
     """Return the rank correlation, over j, of |d loss_t / d v_j| and the weight of v_j; mean over t."""
     if flow.values is None or flow.weights is None:
         return None
-    values = flow.values.flatten(0, 1).tolist()
-    weights = flow.weights.flatten(0, 1).tolist()
-    found = [spearman(value, weight) for value, weight in zip(values, weights, strict=True)]
+    pairs = zip(flow.values.flatten(0, 1).tolist(), flow.weights.flatten(0, 1).tolist(), strict=True)
+    found = [spearman(*pair) for pair in pairs]
     known = [each for each in found if each == each]  # NaN if all weights are equal
     return statistics.fmean(known) if known else None
 
 
-def _flow(context: StudyContext, trained: list[Row]) -> StudyResult:
+def _flow(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
     """Measure the untrained models, and return the curves of all models."""
     options, seeds = context.options, context.options.seeds_untrained
     names = options.models or MODELS
-    initial = [
-        {"model": name, "seed": seed, **_initial(context, name, seed)} for name in names for seed in seeds
-    ]
-    measured = [{"stage": BEFORE, **row} for row in initial] + [{"stage": AFTER, **row} for row in trained]
-    places = [{name: row[name] for name in ("model", "seed", "stage")} for row in measured]
-    both = list(zip(places, measured, strict=True))
-    curves = [
-        {**place, "of": of, "distance": x, "norm": y}
-        for place, row in both
-        for of in CURVES
-        for x, y in row[of]
-    ]
-    weights = [
-        {**place, "rank_correlation": row["weight"]} for place, row in both if row["weight"] is not None
-    ]
-    values = [
-        {**place, "class": number, "weight": weight, "norm": norm}
-        for place, row in both
-        for number, weight, norm in row["value"]
-    ]
+    initial = [_initial(context, name, seed) for name in names for seed in seeds]
+    curves, weights, values = list[Row](), list[Row](), list[Row]()
+    for row in (*initial, *trained):
+        place = {name: row[name] for name in ("model", "seed", "stage")}
+        for of in CURVES:
+            curves += [{**place, "of": of, "distance": x, "norm": y} for x, y in row[of]]
+            # How fast the gradient falls with the distance: the slope of the logarithm.
+            x, y = zip(*row[of], strict=True)
+            row[f"{of}_decay"] = fitted_slope(x, y, log="y")
+        if row["weight"] is not None:
+            weights.append({**place, "rank_correlation": row["weight"]})
+        values += [{**place, "class": c, "weight": w, "norm": norm} for c, w, norm in row["value"]]
     where = "; ".join(
         (*WHERE.values(), f"{seeds_text(len(seeds))} {BEFORE}, {seeds_text(len(options.seeds))} {AFTER}")
     )
     correlated = "Rank correlation of the norm of d loss_t / d v_j with the attention weight of v_j"
-    by_weight = f"Norm of d loss_t / d v_j by the weight of v_j: {where}."
-    tables = (
-        Table("gradient", f"Mean norm of the gradient by distance: {where}.", curves, shown=False),
-        Table("gradient-weight", f"{correlated}: {where}.", weights),
-        Table("gradient-value", by_weight, values, shown=False),
-    )
-    figures = [
-        figure
-        for stage, count in ((BEFORE, len(seeds)), (AFTER, len({row["seed"] for row in trained})))
-        for figure in _figures(curves, values, stage, seeds_text(count))
-    ]
-    verdicts = _verdicts(initial, trained, names)
-    return StudyResult("gradient", "", tables, tuple(figures), tuple(verdicts))
+    by_weight = "Norm of d loss_t / d v_j by the weight of v_j"
+    yield Table("gradient", f"Mean norm of the gradient by distance: {where}.", curves, shown=False)
+    yield Table("gradient-weight", f"{correlated}: {where}.", weights)
+    yield Table("gradient-value", f"{by_weight}: {where}.", values, shown=False)
+    for stage, rows in ((BEFORE, initial), (AFTER, trained)):
+        if rows:
+            count = seeds_text(len({row["seed"] for row in rows}))
+            yield from _figures(curves, values, stage, count)
+    yield from _verdicts(initial, trained, names)
 
 
-def _figures(curves: Sequence[Row], values: Sequence[Row], stage: str, seeds: str) -> list[Figure]:
-    figures, name = [], stage.split()[-1]
+def _figures(curves: Sequence[Row], values: Sequence[Row], stage: str, seeds: str) -> Iterator[Figure]:
+    name = stage.split()[-1]
     for of, (kind, text, x) in CURVES.items():
-        own = [row for row in curves if (row["stage"], row["of"]) == (stage, of)]
         caption = f"{text}, {WHERE[stage]}, mean over sentences, geometric mean over {seeds}."
+        own = [row for row in curves if (row["stage"], row["of"]) == (stage, of)]
         lines = lines_of(own, "model", "distance", "norm", geometric=True)
-        figures.append(line_figure(f"gradient-{kind}-{name}", caption, lines, x, "norm", "y"))
+        yield line_figure(f"gradient-{kind}-{name}", caption, lines, (x, "norm"), "y")
     weighted = sorted((row for row in values if row["stage"] == stage), key=lambda row: row["class"])
     middles = [{**row, "middle": 10 ** ((row["class"] + 0.5) / 4)} for row in weighted]
-    lines = lines_of(middles, "model", "middle", "norm", band=False)
-    caption = f"Norm of d loss_t / d v_j by the attention weight of v_j, {WHERE[stage]}, mean over {seeds}."
-    figures.append(line_figure(f"gradient-value-{name}", caption, lines, "attention weight", "norm", "xy"))
-    return [figure for figure in figures if figure.series]
+    if lines := lines_of(middles, "model", "middle", "norm", band=False):
+        text = "Norm of d loss_t / d v_j by the attention weight of v_j"
+        caption = f"{text}, {WHERE[stage]}, mean over {seeds}."
+        yield line_figure(f"gradient-value-{name}", caption, lines, ("attention weight", "norm"), "xy")
 
 
-def _verdicts(initial: list[Row], trained: list[Row], names: Sequence[str]) -> list[Verdict]:
+def _verdicts(initial: list[Row], trained: list[Row], names: Sequence[str]) -> Iterator[Verdict]:
+    less = (
+        "the gradient that reaches an encoder state falls less with the distance if the model has attention."
+    )
     decay = "decay of log |d loss_t / d h_j| per step"
+    path = (
+        "Attention shortens the path to h_j only: from h_j to x_i, the gradient of a recurrent encoder still "
+        "falls with |i - j|, and more than in a Transformer."
+    )
     encoder = "decay of log |d h_j / d x_i| per word"
-    verdicts = [
-        judge(
-            claim, differences(rows, first, second, f"{of}_decay"), f"{text}, {first} minus {second}, {stage}"
-        )
-        for claim, rows, first, second, of, text, stage in (
-            (INITIAL, initial, ATTENTIVE, FIXED, "states", decay, BEFORE),
-            (TRAINED, trained, ATTENTIVE, FIXED, "states", decay, AFTER),
-            (RECURRENT, initial, PARALLEL, ATTENTIVE, "jacobian", encoder, BEFORE),
-        )
-        if {first, second} <= set(names)
-    ]
+    for name, text, rows, first, second, of, what, stage in (
+        (
+            "initial",
+            f"At initialisation, {less}",
+            initial,
+            ATTENTIVE,
+            FIXED,
+            "states",
+            decay,
+            BEFORE,
+        ),
+        ("trained", f"After training, {less}", trained, ATTENTIVE, FIXED, "states", decay, AFTER),
+        ("recurrent", path, initial, PARALLEL, ATTENTIVE, "jacobian", encoder, BEFORE),
+    ):
+        if {first, second} <= set(names):
+            gains = differences(rows, first, second, f"{of}_decay")
+            what = f"{what}, {first} minus {second}, {stage}"
+            yield judge(Claim(f"gradient.{name}", text), gains, what)
     if ATTENTIVE in names:
         own = [row["weight"] for row in trained if row["model"] == ATTENTIVE and row["weight"] is not None]
         what = f"rank correlation of |d loss_t / d v_j| and weight in {ATTENTIVE}, {AFTER}"
-        verdicts.append(judge(WEIGHT, own, what))
-    return verdicts
-
-
-States = list[list[Tensor]]
-"""For each position of the source, the tensors (B, M) that are the state of the encoder there: h_j, its cell
-c_j if the layer has one, and both directions of a bidirectional encoder."""
+        text = "The gradient that reaches a value row follows its attention weight."
+        yield judge(Claim("gradient.weight", text), own, what)
 
 
 @dataclass(frozen=True)
@@ -275,7 +252,14 @@ class GradientFlow:
 
 @dataclass
 class _Captured:
-    states: States
+    """What an encoder computes.
+
+    states: for each position of the source, the tensors (B, M) that are the state of the encoder there: h_j,
+        its cell c_j if the layer has one, and both directions of a bidirectional encoder.
+    inputs: the embeddings of the source.
+    """
+
+    states: list[list[Tensor]]
     inputs: list[Tensor]
 
 
@@ -289,25 +273,29 @@ def gradient_flow(model: Model, batch: Batch) -> GradientFlow:
         encoded = _with_own_values(model.encode(batch.source, batch.source_lengths))
         _, logits_BTV = model.step(model.start(encoded), batch.inputs, encoded)
     losses_BT = functional.cross_entropy(logits_BTV.transpose(1, 2), batch.labels, reduction="none")
-    value = encoded.memories[0].value if encoded.memories else None
-    parts = [tensor for position in captured.states for tensor in position]
-    wanted = [captured.inputs[0], *parts, *([] if value is None else [value])]
-    grads = _rows_of_jacobian(losses_BT.sum(0), wanted)
-    (inputs_TBSM, *others), length = grads, len(captured.states)
-    width = len(parts) // length
-    squares = [each.square().sum(-1) for each in others[: len(parts)]]  # (T, B) each
-    states = [torch.stack(squares[j * width : (j + 1) * width]).sum(0) for j in range(length)]
-    values = None
-    if value is not None:
-        values_TBS = _rows(others[-1])
-        values = values_TBS.transpose(0, 1)
-    weights = _weights(seen, batch) if value is not None else None
-    states_BTS = torch.stack(states, -1).sqrt().transpose(0, 1)
-    inputs_BTS = inputs_TBSM.norm(dim=-1).transpose(0, 1)
+    memory_values = [memory.value for memory in encoded.memories[:1]]
+    wanted = [captured.inputs[0], *(tensor for state in captured.states for tensor in state), *memory_values]
+    eye = torch.eye(losses_BT.shape[1], dtype=losses_BT.dtype)
+    grads = torch.autograd.grad(losses_BT.sum(0), wanted, eye, is_grads_batched=True, allow_unused=True)
+    squares = [  # (T, B, ...) each
+        eye.new_zeros(len(eye), *tensor.shape[:-1]) if grad is None else grad.square().sum(-1)
+        for grad, tensor in zip(grads, wanted, strict=True)
+    ]
+    length = len(captured.states)
+    parts = torch.stack(squares[1 : len(squares) - len(memory_values)])
+    states_BTS = parts.unflatten(0, (length, -1)).sum(1).sqrt().permute(2, 1, 0)
+    inputs_BTS = squares[0].sqrt().transpose(0, 1)
+    values_BTS = weights_BTS = None
+    if memory_values:
+        own = squares[-1] if squares[-1].dim() == 3 else squares[-1].sum(2)  # (T, B, S) or (T, B, H, S)
+        values_BTS = own.sqrt().transpose(0, 1)
+        calls = next(calls for site, calls in seen.items() if site.endswith("cross"))
+        weights = torch.cat([call.weights for call in calls], -2)
+        weights_BTS = weights.mean(1) if weights.dim() == 4 else weights
     if getattr(model, "reverse", False):  # from the order of reading to the order of the words; EOS is last
         order = [*range(length - 2, -1, -1), length - 1]
         states_BTS, inputs_BTS = states_BTS[..., order], inputs_BTS[..., order]
-    return GradientFlow(states_BTS, inputs_BTS, values, weights)
+    return GradientFlow(states_BTS, inputs_BTS, values_BTS, weights_BTS)
 
 
 def _with_own_values(encoded: Encoded) -> Encoded:
@@ -316,21 +304,6 @@ def _with_own_values(encoded: Encoded) -> Encoded:
         return encoded
     first, *others = encoded.memories
     return replace(encoded, memories=(replace(first, value=first.value.clone()), *others))
-
-
-def _rows(grads: Tensor) -> Tensor:
-    """Return the norm of each value row, (T, B, S), from gradients (T, B, S, E) or (T, B, H, S, E)."""
-    squares = grads.square().sum(-1)
-    return (squares if squares.dim() == 3 else squares.sum(2)).sqrt()
-
-
-def _weights(seen: Any, batch: Batch) -> Tensor | None:
-    """Return the weights of the first recorded cross-attention, mean over heads, (B, T, S)."""
-    calls = next((calls for site, calls in seen.items() if site.endswith("cross")), None)
-    if calls is None:
-        return None
-    weights = torch.cat([call.weights for call in calls], -2)
-    return weights.mean(1) if weights.dim() == 4 else weights
 
 
 def encoder_jacobian(model: Model, batch: Batch, probes: int | None = 8, seed: int = 0) -> Tensor:
@@ -369,52 +342,32 @@ def _recorded(model: Model, start: str = "") -> Any:
     return record(Look(weights=True)) if sites else nullcontext({})
 
 
-def _rows_of_jacobian(outputs_T: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-    """Return the gradient of each output with respect to each tensor, with T in front; 0 if it has none."""
-    eye = torch.eye(len(outputs_T), dtype=outputs_T.dtype)
-    grads = torch.autograd.grad(outputs_T, wanted, eye, is_grads_batched=True, allow_unused=True)
-    return [
-        torch.zeros(len(eye), *tensor.shape, dtype=tensor.dtype) if grad is None else grad
-        for grad, tensor in zip(grads, wanted, strict=True)
-    ]
-
-
 @contextmanager
 def _capturing(model: Model) -> Iterator[_Captured]:
     """Context manager in which model.encode() stores the embeddings of the source and the encoder states."""
     captured = _Captured([], [])
 
-    def keep_inputs(module: Any, arguments: Any, output: Tensor) -> None:
-        captured.inputs.append(output)
+    def keep_states(module: Any, arguments: Any, output: Tensor) -> Tensor:
+        captured.states = [[state] for state in output.unbind(1)]
+        return torch.stack([state for (state,) in captured.states], 1)
 
-    hooks = [model.source.register_forward_hook(keep_inputs)]
-    patched: list[tuple[Any, str]] = []
+    encoder: Any = model.encoded if isinstance(model, Transformer) else model.encoder
+    with ExitStack() as stack:
 
-    def patch(module: Any, name: str, function: Any) -> None:
-        setattr(module, name, function)
-        patched.append((module, name))
+        def patch(module: Any, name: str, function: Any) -> None:
+            setattr(module, name, function)
+            stack.callback(delattr, module, name)
 
-    if isinstance(model, Transformer):
-
-        def keep_states(module: Any, arguments: Any, output: Tensor) -> Tensor:
-            captured.states = [[state] for state in output.unbind(1)]
-            return torch.stack([state for (state,) in captured.states], 1)
-
-        hooks.append(model.encoded.register_forward_hook(keep_states))
-    else:
-        encoder: Any = model.encoder
+        hook = model.source.register_forward_hook(lambda *call: captured.inputs.append(call[-1]))
+        stack.callback(hook.remove)
+        if isinstance(model, Transformer):
+            stack.callback(encoder.register_forward_hook(keep_states).remove)
         for module in encoder.modules():
             if isinstance(module, Recurrent):
                 patch(module, "encode", lambda x, lengths, own=module: _run_recurrent(own, x, captured))
             elif isinstance(module, LSTMN):
                 patch(module, "run", lambda x, state, own=module: _run_lstmn(own, x, captured))
-    try:
         yield captured
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, name in patched:
-            delattr(module, name)
 
 
 def _run_recurrent(layers: Recurrent, x: Tensor, captured: _Captured) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -458,4 +411,4 @@ def _run_lstmn(layers: LSTMN, x: Tensor, captured: _Captured) -> tuple[Tensor, t
     return tape_B1SE[:, 0, :, : layers.width], (tape_B1SE, keys_B1SA, summary)
 
 
-GRADIENT = Study("gradient", "Gradient flow", CLAIMS, _variants, quality=False, each=_trained, extra=_flow)
+GRADIENT = Study("gradient", "Gradient flow", variants=_variants, quality=False, each=_trained, extra=_flow)

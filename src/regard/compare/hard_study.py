@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
+from collections.abc import Iterator
 
 from torch import Tensor
 
-from regard.compare.comparison_options import Options
-from regard.compare.run_cache import TrainedRun
+from regard.compare.length_bins import SentenceSet
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, weight_entropy
-from regard.compare.study import Claim, Row, Study, StudyResult, Variant, judge
-from regard.compare.study_base import bars_of_models
-from regard.compare.study_context import SentenceSet, StudyContext, seeds_text
+from regard.compare.study import (
+    Claim,
+    Part,
+    Row,
+    Run,
+    Study,
+    Variant,
+    bar_figure,
+    judge,
+    seeds_text,
+)
+from regard.compare.study_context import Options, StudyContext
 from regard.data import korean_english
 from regard.evaluation import Links, score_links
 from regard.runs.run_folder import config_of
@@ -91,37 +99,29 @@ CLAIMS = (
         f"alignment error rate, {GOLD_PAIRS} test sentences",
     ),
 )
-NOISE = Claim(
-    "hard.noise",
-    "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is variance.",
-)
-VARIANCE = Claim("hard.variance", "A baseline lowers the variance of the gradient of REINFORCE.")
 
 
 def _variants(options: Options) -> list[Variant]:
     """Return the variants; those that are trained on gold alignments only if the data have them."""
-    aligned = options.built_in or bool(options.data.get("alignments"))
+    aligned = options.built_in or bool(options.settings["data"].get("alignments"))
     return [variant for variant in VARIANTS if aligned or variant.training != GUIDED]
 
 
-def alignment_errors(context: StudyContext, run: TrainedRun, select: Any = None) -> dict[str, float]:
-    """Measure the alignment error rate of the attention against the gold alignments of the built-in corpus.
-
-    select: the selection to use instead of that of the training.
-    """
+def alignment_errors(context: StudyContext, run: Run) -> dict[str, float]:
+    """Measure the alignment error rate of the attention on the built-in corpus."""
 
     def measure() -> dict[str, float]:
         examples = list(korean_english("test", GOLD_PAIRS))
         sources, targets = ([getattr(each, side) for each in examples] for side in ("source", "target"))
         gold = [Links(each.sure, each.possible) for each in examples]
-        links = [each.links for each in context.searching(run, select).align(sources, targets)]
+        links = [each.links for each in context.searching(run).align(sources, targets)]
         return {"alignment_error_rate": score_links(links, gold).error_rate}
 
-    about = {"pairs": GOLD_PAIRS} | ({} if select is None else {"select": select})
-    return context.cache.measured(run, "alignment-2", about, measure)
+    about = {"pairs": GOLD_PAIRS} | ({} if run.variant.read is None else {"select": run.variant.read})
+    return context.measured("alignment-2", about, measure, run)
 
 
-def gradient_noise(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+def gradient_noise(context: StudyContext, run: Run) -> dict[str, float]:
     """Measure the gradient of the scores of a trained run over repeated samples of the same sentences.
 
     See gradient_statistics(). The values are means over batches of short to long sentences. For hard
@@ -140,7 +140,7 @@ def gradient_noise(context: StudyContext, run: TrainedRun) -> dict[str, float]:
         return {name: statistics.fmean(each[name] for each in found) for name in found[0]}
 
     about = {"data": context.sentences.name, "rows": ROWS, "samples": SAMPLES, "classes": CLASSES}
-    return context.cache.measured(run, "score-noise-3", about, measure)
+    return context.measured("score-noise-3", about, measure, run)
 
 
 def _noise_statistics(
@@ -175,7 +175,7 @@ def _length_classes(sentences: SentenceSet) -> list[list[tuple[str, str]]]:
     return [kept[start : start + size] for start in range(0, size * min(CLASSES, len(kept)), size)]
 
 
-def stored_baseline(run: TrainedRun) -> tuple[Baseline, int]:
+def stored_baseline(run: Run) -> tuple[Baseline, int]:
     """Return the baseline of a run that REINFORCE has trained, and its number of samples of each example.
 
     A learned baseline is replaced by the moving average of the rewards that it has stored.
@@ -188,38 +188,38 @@ def stored_baseline(run: TrainedRun) -> tuple[Baseline, int]:
     return build_baseline(settings.baseline.name, settings.samples), settings.samples
 
 
-def _each(context: StudyContext, run: TrainedRun, variant: Variant) -> Row:
+def _each(context: StudyContext, run: Run) -> Row:
     """Measure the entropy, the agreement with gold alignments and the gradient of one run."""
     row: Row = {"entropy_bits": weight_entropy(context, run)["entropy_bits"]}
     if context.options.built_in:
-        row |= alignment_errors(context, run, variant.read)
+        row |= alignment_errors(context, run)
     return row | gradient_noise(context, run)
 
 
-def _noise(context: StudyContext, rows: list[Row]) -> StudyResult:
+def _noise(context: StudyContext, rows: list[Row]) -> Iterator[Part]:
     """Judge the claims about the gradient of REINFORCE, and draw the noise and the alignment errors."""
     sampled = [row for row in rows if row["model"] == SAMPLED]
-    shares = [row["gradient_noise"] - 0.5 for row in sampled]
+    claim = Claim(
+        "hard.noise",
+        "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is "
+        "variance.",
+    )
+    share = "share of the variance in the mean square of the gradient of the scores, minus 0.5"
+    yield judge(claim, [row["gradient_noise"] - 0.5 for row in sampled], share)
     ratios = [
         math.log(row["variance_without_baseline"] / row["gradient_variance"])
         for row in sampled
         if row["gradient_variance"] and row["variance_without_baseline"]
     ]
-    share = "share of the variance in the mean square of the gradient of the scores, minus 0.5"
     ratio = "log of the variance without the baseline over the variance with it, same models and batches"
-    verdicts = (judge(NOISE, shares, share), judge(VARIANCE, ratios, ratio))
+    lowers = "A baseline lowers the variance of the gradient of REINFORCE."
+    yield judge(Claim("hard.variance", lowers), ratios, ratio)
     drawn = {"gradient_noise": "Share of the variance in the mean square of the gradient"}
     if context.options.built_in:
         drawn["alignment_error_rate"] = "Alignment error rate against gold alignments"
     where = f"trained models, test sentences, mean over {seeds_text(len({row['seed'] for row in rows}))}"
-    figures = [
-        bars_of_models(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
-        for of, text in drawn.items()
-        if rows
-    ]
-    return StudyResult("hard", "", (), tuple(figures), verdicts)
+    for of, text in drawn.items() if rows else ():
+        yield bar_figure(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
 
 
-HARD = Study(
-    "hard", "Hard against soft attention", (*CLAIMS, NOISE, VARIANCE), _variants, each=_each, extra=_noise
-)
+HARD = Study("hard", "Hard against soft attention", CLAIMS, _variants, each=_each, extra=_noise)

@@ -8,38 +8,62 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import attention
-from regard.compare.comparison_options import Options
 from regard.compare.study import (
     Claim,
-    Figure,
+    Part,
     Row,
     Study,
-    StudyResult,
     Table,
     Verdict,
     fitted_slope,
     judge,
+    line_figure,
     lines_of,
 )
-from regard.compare.study_base import line_figure
 from regard.compare.study_context import StudyContext, cpu_threads
 from regard.evaluation.confidence import interval
 from regard.layers import MultiHead
 from regard.memory import prepare
 from regard.scores import Additive
 
-__all__ = ["BATCH", "COST", "LAYERS", "LayerCost", "measure_layer", "measure_projection", "peak_memory"]
+__all__ = [
+    "BATCH",
+    "COST",
+    "LAYERS",
+    "REPEATED",
+    "ROUNDS",
+    "LayerCost",
+    "measure_layer",
+    "measure_projection",
+    "median_seconds",
+    "peak_memory",
+]
 
 BATCH, KERNEL, HEADS = 4, 3, 4
 ENOUGH = 0.5
+
+ROUNDS, REPEATED = 3, "repetitions"
+"""Number of times that each time is measured, and what a verdict calls them."""
+
+TOLERANCE = 0.3
+"""A fitted exponent agrees with the theory if it differs by at most this much."""
+
+CPU_THREADS = 1
+"""Threads on a CPU, if --threads is not set. On a busy machine, several threads wait for each other, and the
+times become many times longer."""
+
+LARGE = 4.0
+"""A size is large if its time is at least this many times the shortest time."""
 
 
 @dataclass(frozen=True)
@@ -72,46 +96,47 @@ class _Layer(nn.Module):
         return self.call(self.inner, x)
 
 
-def _self_attention(d: int) -> nn.Module:
-    return _Layer(nn.Identity(), lambda _, x: attention(x, x, x).output)
-
-
-def _multi_head(d: int) -> nn.Module:
-    return _Layer(MultiHead(d, HEADS), lambda layer, x: layer(x, x).output)
-
-
-def _additive(d: int) -> nn.Module:
-    return _Layer(Additive(d, d, d), lambda score, x: attention(x, x, x, score=score).output)
-
-
-def _recurrent(d: int) -> nn.Module:
-    return _Layer(nn.GRU(d, d, batch_first=True), lambda layer, x: layer(x)[0])
-
-
-def _convolutional(d: int) -> nn.Module:
-    layer = nn.Conv1d(d, d, KERNEL, padding=KERNEL // 2)
-    return _Layer(layer, lambda layer, x: layer(x.transpose(1, 2)).transpose(1, 2))
-
-
 LAYERS: dict[str, LayerCost] = {
     "self-attention": LayerCost(
-        _self_attention, lambda n, d: 4 * n * n * d, lambda n: 1, lambda n: 1, (2, 1)
+        lambda d: _Layer(nn.Identity(), lambda _, x: attention(x, x, x).output),
+        operations=lambda n, d: 4 * n * n * d,
+        sequential=lambda n: 1,
+        path=lambda n: 1,
+        exponents=(2, 1),
     ),
     "multi-head": LayerCost(
-        _multi_head, lambda n, d: 4 * n * n * d + 8 * n * d * d, lambda n: 1, lambda n: 1, (2, 1)
+        lambda d: _Layer(MultiHead(d, HEADS), lambda layer, x: layer(x, x).output),
+        operations=lambda n, d: 4 * n * n * d + 8 * n * d * d,
+        sequential=lambda n: 1,
+        path=lambda n: 1,
+        exponents=(2, 1),
     ),
     "additive": LayerCost(
-        _additive, lambda n, d: 6 * n * n * d + 4 * n * d * d, lambda n: 1, lambda n: 1, (2, 1)
+        lambda d: _Layer(Additive(d, d, d), lambda score, x: attention(x, x, x, score=score).output),
+        operations=lambda n, d: 6 * n * n * d + 4 * n * d * d,
+        sequential=lambda n: 1,
+        path=lambda n: 1,
+        exponents=(2, 1),
     ),
-    "recurrent": LayerCost(_recurrent, lambda n, d: 12 * n * d * d, lambda n: n, lambda n: n, (1, 2)),
+    "recurrent": LayerCost(
+        lambda d: _Layer(nn.GRU(d, d, batch_first=True), lambda layer, x: layer(x)[0]),
+        operations=lambda n, d: 12 * n * d * d,
+        sequential=lambda n: n,
+        path=lambda n: n,
+        exponents=(1, 2),
+    ),
     "convolutional": LayerCost(
-        _convolutional, lambda n, d: 2 * KERNEL * n * d * d, lambda n: 1, lambda n: n - 1, (1, 2)
+        lambda d: _Layer(nn.Conv1d(d, d, KERNEL, padding=KERNEL // 2), lambda layer, x: layer(x.mT).mT),
+        operations=lambda n, d: 2 * KERNEL * n * d * d,
+        sequential=lambda n: 1,
+        path=lambda n: n - 1,
+        exponents=(1, 2),
     ),
 }
 """Name of a layer -> how to run it, and its cost in theory (Vaswani et al. 2017, table 1)."""
 
 
-def measure_layer(name: str, n: int, d: int, device: str, rounds: int = 3) -> dict[str, Any]:
+def measure_layer(name: str, n: int, d: int, device: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """Measure one layer: times of the forward pass and of forward and backward, and the peak memory.
 
     Each time is a list with one value per round; a value is the median of several calls.
@@ -135,7 +160,7 @@ def measure_layer(name: str, n: int, d: int, device: str, rounds: int = 3) -> di
     }
 
 
-def measure_projection(steps: int, length: int, d: int, device: str, rounds: int = 3) -> dict[str, Any]:
+def measure_projection(steps: int, length: int, d: int, device: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """Measure additive attention over decoder steps, with U h computed once and with U h at every step."""
     torch.manual_seed(0)
     score = Additive(d, d, d).to(device)
@@ -182,21 +207,13 @@ def peak_memory(call: Callable[[], None], device: str) -> int:
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         call()
-    handle, path = tempfile.mkstemp(suffix=".json")
-    os.close(handle)
-    try:
-        trace.export_chrome_trace(path)
-        with open(path, encoding="utf-8") as file:
-            events = json.load(file)["traceEvents"]
-    finally:
-        os.unlink(path)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        trace.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     changes = [event for event in events if event.get("name") == "[memory]"]
     changes.sort(key=lambda event: event["ts"])
-    held = most = 0
-    for event in changes:
-        held += event["args"]["Bytes"]
-        most = max(most, held)
-    return most
+    return max(accumulate((event["args"]["Bytes"] for event in changes), initial=0))
 
 
 def median_seconds(call: Callable[[], Any], device: str, calls: int = 5) -> float:
@@ -216,81 +233,75 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-REPEATED = "repetitions"
-TOLERANCE = 0.3
-"""A fitted exponent agrees with the theory if it differs by at most this much."""
-
-CPU_THREADS = 1
-"""Threads on a CPU, if --threads is not set. On a busy machine, several threads wait for each other, and the
-times become many times longer."""
-
-LARGE = 4.0
-"""A size is large if its time is at least this many times the shortest time."""
-
-CLAIMS = (
-    Claim("cost.attention", "Self-attention takes time O(n^2 d): the time grows as n^2 for large n."),
-    Claim(
-        "cost.recurrent", "A recurrent layer takes time O(n d^2): the time grows as n, in n sequential steps."
-    ),
-    Claim("cost.short", "If n is smaller than d, self-attention is faster than a recurrent layer."),
-    Claim("cost.once", "Additive attention is faster if U h is computed once, not at every decoder step."),
-)
-
-
-def _grid(options: Options, device: str) -> tuple[list[int], int, list[int], int]:
-    """Return the values of n with their d, and the values of d with their n."""
-    if device.startswith("cuda"):
-        top = 8192 if options.quick else 32768  # below about n = 4096, launching the kernels takes most time
-        return [2**p for p in range(6, top.bit_length())], 128, [32, 64, 128, 256, 512, 1024], 128
-    return [32, 64, 128, 256, 512, *([] if options.quick else [1024])], 64, [32, 64, 128, 256, 512], 64
-
-
-def _cost(context: StudyContext, trained: list[Row]) -> StudyResult:
-    options, device = context.options, context.cache.device
+def _cost(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
+    options, device = context.options, context.device
     gpu = device.startswith("cuda")
+    # On a GPU, launching the kernels takes most of the time below about n = 4096.
+    first, last, size, widest = (6, 15, 128, 1024) if gpu else (5, 10, 64, 512)
+    lengths = [2**power for power in range(first, last + 1 - (gpu + 1) * options.quick)]
+    sizes = [(n, size, "n") for n in lengths]
+    sizes += [(size, d, "d") for d in (32, 64, 128, 256, 512, 1024) if d <= widest]
     with cpu_threads(device, options.threads or (CPU_THREADS if device == "cpu" else None)):
         threads = torch.get_num_threads()
         name = torch.cuda.get_device_name() if gpu else device
         base = {"device": name, "threads": threads, "batch": BATCH}
-        lengths, width, widths, length = _grid(options, device)
-        sizes = [*((n, width, "n") for n in lengths), *((length, d, "d") for d in widths)]
         peak = context.measured("cost-peak", base, lambda: peak_operations(device))
         rows = []
         for name in LAYERS:
             context.say(f"timing {name} ...")
-            rows += [_row(context, base, peak, name, *size) for size in sizes]
+            rows += [_row(context, base, peak, name, *each) for each in sizes]
         once = context.measured("cost-once", base, lambda: measure_projection(64, 128, 256, device))
     where = f"float32, batch size {BATCH}, {base['device']}"
     where += f", {threads} thread{'s' * (threads != 1)}" if device == "cpu" else ""
+    mean, where = f"{where}, mean of {ROUNDS} {REPEATED}", f"{where}, {ROUNDS} {REPEATED}"
     plain = [{**row, **{key: statistics.fmean(row[key]) for key in ("forward", "both")}} for row in rows]
+    yield Table("cost", f"Time in seconds, peak memory in bytes and operations of layers: {where}.", plain)
+    title = (
+        f"Exponents of the time, fitted to sizes that take {LARGE:g} times as long as the shortest, and "
+        f"of operations and memory, fitted to the upper half of the sizes: {where}."
+    )
+    yield Table("cost-exponents", title, _exponents(rows))
     projected = [
         {"U h": name, "round": k, "seconds": value}
         for name, values in once.items()
         for k, value in enumerate(values)
     ]
-    tables = (
-        Table(
-            "cost",
-            f"Time in seconds, peak memory in bytes and operations of layers: {where}, 3 repetitions.",
-            plain,
-        ),
-        Table(
-            "cost-exponents",
-            f"Exponents of the time, fitted to sizes that take {LARGE:g} times as long as the shortest, and "
-            f"of operations and memory, fitted to the upper half of the sizes: {where}, 3 repetitions.",
-            _exponents(rows),
-        ),
-        Table(
-            "cost-once",
-            f"Seconds for 64 decoder steps over 128 states, d = 256: {where}, 3 repetitions.",
-            projected,
-        ),
-    )
-    return StudyResult("cost", "", tables, _figures(plain, where), _verdicts(rows, once))
+    title = f"Seconds for 64 decoder steps over 128 states, d = 256: {where}."
+    yield Table("cost-once", title, projected)
+    own = [row for row in plain if row["varied"] == "n"]
+    for of, text in (("both", "Seconds"), ("memory", "Peak memory in bytes")):
+        caption = f"{text} of one layer against n, d = {size}, forward and backward: {mean}."
+        lines = lines_of(own, "layer", "n", of, band=False)
+        yield line_figure(f"cost-{of}-n", caption, lines, ("n", text.lower()), "xy")
+    yield from _verdicts(rows, once)
+
+
+def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> Iterator[Verdict]:
+    attention = "Self-attention takes time O(n^2 d): the time grows as n^2 for large n."
+    recurrent = "A recurrent layer takes time O(n d^2): the time grows as n, in n sequential steps."
+    for name, layer, text, theory in (
+        ("cost.attention", "self-attention", attention, 2.0),
+        ("cost.recurrent", "recurrent", recurrent, 1.0),
+    ):
+        what = f"exponent of n in the time of {layer}, forward and backward"
+        bounds = {"least": theory - TOLERANCE, "most": theory + TOLERANCE}
+        yield judge(Claim(name, text), _fits(rows, layer, "n", "both"), what, REPEATED, **bounds)
+    claim = Claim("cost.short", "If n is smaller than d, self-attention is faster than a recurrent layer.")
+    narrow = [row for row in _of(rows, "self-attention", "d") if row["n"] < row["d"]][-1]
+    same = next(row for row in _of(rows, "recurrent", "d") if row["d"] == narrow["d"])
+    what = f"log of the time of recurrent over self-attention, n = {narrow['n']}, d = {narrow['d']}"
+    yield judge(claim, _log_ratios(same["both"], narrow["both"]), what, REPEATED)
+    text = "Additive attention is faster if U h is computed once, not at every decoder step."
+    what = "log of the time with U h at every step over the time with U h once"
+    yield judge(Claim("cost.once", text), _log_ratios(once["every"], once["once"]), what, REPEATED)
+
+
+def _log_ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [math.log(a / b) for a, b in zip(first, second, strict=True)]
 
 
 def _row(context: StudyContext, base: Row, peak: float, name: str, n: int, d: int, varied: str) -> Row:
-    device, about = context.cache.device, {**base, "layer": name, "n": n, "d": d}
+    device, about = context.device, {**base, "layer": name, "n": n, "d": d}
     measured = context.measured(f"cost-{name}", about, lambda: measure_layer(name, n, d, device))
     layer = LAYERS[name]
     operations = BATCH * layer.operations(n, d)
@@ -335,49 +346,15 @@ def _exponents(rows: Sequence[Row]) -> list[Row]:
         for varied, theory in zip("nd", layer.exponents, strict=True):
             own = _of(rows, name, varied)
             upper = own[len(own) // 2 :]
-            counted = fitted_slope([r[varied] for r in upper], [r["operations"] for r in upper], log="xy")
-            memory = fitted_slope([r[varied] for r in upper], [r["memory"] for r in upper], log="xy")
+            others = {
+                of: fitted_slope([r[varied] for r in upper], [r[of] for r in upper], log="xy")
+                for of in ("operations", "memory")
+            }
             for of in ("forward", "both"):
                 found = interval(_fits(rows, name, varied, of))
                 fit = {"exponent": found.mean, "low": found.low, "high": found.high}
-                row = {"layer": name, "of": varied, "pass": of, **fit, "theory": theory}
-                table.append({**row, "operations": counted, "memory": memory})
+                table.append({"layer": name, "of": varied, "pass": of, **fit, "theory": theory, **others})
     return table
 
 
-def _figures(rows: Sequence[Row], where: str) -> tuple[Figure, ...]:
-    own, figures = [row for row in rows if row["varied"] == "n"], []
-    for of, text in (("both", "Seconds"), ("memory", "Peak memory in bytes")):
-        what = f"{text} of one layer against n, d = {own[0]['d']}, forward and backward"
-        lines = lines_of(own, "layer", "n", of, band=False)
-        caption = f"{what}: {where}, mean of 3 repetitions."
-        figures.append(line_figure(f"cost-{of}-n", caption, lines, "n", text.lower(), "xy"))
-    return tuple(figures)
-
-
-def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> tuple[Verdict, ...]:
-    attention, recurrent, short, projected = CLAIMS
-    what = "exponent of n in the time of {}, forward and backward"
-    verdicts = [
-        judge(
-            claim,
-            _fits(rows, name, "n", "both"),
-            what.format(name),
-            REPEATED,
-            least=theory - TOLERANCE,
-            most=theory + TOLERANCE,
-        )
-        for claim, name, theory in ((attention, "self-attention", 2.0), (recurrent, "recurrent", 1.0))
-    ]
-    narrow = [row for row in _of(rows, "self-attention", "d") if row["n"] < row["d"]][-1]
-    same = next(row for row in _of(rows, "recurrent", "d") if row["d"] == narrow["d"])
-    gains = [math.log(b / a) for a, b in zip(narrow["both"], same["both"], strict=True)]
-    what = f"log of the time of recurrent over self-attention, n = {narrow['n']}, d = {narrow['d']}"
-    verdicts.append(judge(short, gains, what, REPEATED))
-    gains = [math.log(b / a) for a, b in zip(once["once"], once["every"], strict=True)]
-    what = "log of the time with U h at every step over the time with U h once"
-    verdicts.append(judge(projected, gains, what, REPEATED))
-    return tuple(verdicts)
-
-
-COST = Study("cost", "Cost of layers", CLAIMS, quality=False, extra=_cost)
+COST = Study("cost", "Cost of layers", quality=False, extra=_cost)

@@ -5,8 +5,8 @@ The figure is that of Bahdanau et al. (2014), figure 2, from our own runs.
 
 from __future__ import annotations
 
-from regard.compare.comparison_options import Options, model_variant
 from regard.compare.study import Claim, Study, Variant
+from regard.compare.study_context import Options, model_variant
 
 __all__ = ["LENGTH"]
 

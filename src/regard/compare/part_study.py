@@ -9,15 +9,27 @@ the mean, and the feed-forward layer can tell them apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant, judge, lines_of
-from regard.compare.study_base import differences, line_figure
-from regard.compare.study_context import StudyContext, seeds_text
+from regard.compare.study import (
+    Claim,
+    Part,
+    Row,
+    Study,
+    Table,
+    Variant,
+    differences,
+    judge,
+    line_figure,
+    lines_of,
+    seeds_text,
+)
+from regard.compare.study_context import StudyContext
 from regard.layers import FeedForward, MultiHead
 
 __all__ = ["PARTS", "LookupModel", "accuracy_with_heads", "two_lookups"]
@@ -62,13 +74,14 @@ LINEAR, LAYER = "linear readout", "Transformer layer"
 HEADS = {LINEAR: (1, 2, 4, 8), LAYER: (1, 2)}
 """The models for the task with two look-ups, and their numbers of heads; LAYER has a feed-forward layer."""
 
-LOOKUPS = {
-    LINEAR: Claim(
+LOOKUPS = (
+    (
+        LINEAR,
         "parts.lookups",
         "A word that needs two look-ups needs two heads, if a linear readout follows the attention.",
     ),
-    LAYER: Claim("parts.lookups-layer", "It also needs two heads in a complete Transformer layer."),
-}
+    (LAYER, "parts.lookups-layer", "It also needs two heads in a complete Transformer layer."),
+)
 
 LETTERS, LENGTH = 8, 12
 """Number of different letters, and of words in a sequence."""
@@ -158,40 +171,30 @@ def accuracy_with_heads(
     }
 
 
-def _accuracy(context: StudyContext, readout: str, heads: int, seed: int) -> Row:
-    about = {"readout": readout, "heads": heads, "seed": seed, "steps": STEPS}
-
-    def measure() -> dict[str, float]:
-        context.say(f"training {heads} head{'s' * (heads > 1)} on two look-ups, {readout}, seed {seed} ...")
-        device = context.cache.device
-        return accuracy_with_heads(heads, seed, feedforward=readout == LAYER, device=device)
-
-    place = {"readout": readout, "heads": heads, "seed": seed}
-    return {**place, **context.measured("two-lookups", about, measure)}
-
-
-def _lookups(context: StudyContext, trained: list[Row]) -> StudyResult:
+def _lookups(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
     """Train one attention layer with 1 to 8 heads on a task with two look-ups per word."""
-    seeds = context.options.seeds_untrained
-    rows = [
-        _accuracy(context, readout, heads, seed)
-        for readout in HEADS
-        for heads in HEADS[readout]
-        for seed in seeds
-    ]
+    seeds, rows = context.options.seeds_untrained, list[Row]()
+    places = [(each, heads, seed) for each in HEADS for heads in HEADS[each] for seed in seeds]
+    for readout, heads, seed in places:
+
+        def measure(readout: str = readout, heads: int = heads, seed: int = seed) -> dict[str, float]:
+            about = f"{heads} head{'s' * (heads > 1)} on two look-ups, {readout}, seed {seed}"
+            context.say(f"training {about} ...")
+            return accuracy_with_heads(heads, seed, feedforward=readout == LAYER, device=context.device)
+
+        place = {"readout": readout, "heads": heads, "seed": seed}
+        rows.append(place | context.measured("two-lookups", {**place, "steps": STEPS}, measure))
     about = "one attention layer, random sequences that were not used for training, "
     about += seeds_text(len(seeds))
+    yield Table("parts-lookups", f"Task with two look-ups per word: {about}.", rows)
     text = "share of words with both letters right"
     caption = f"{text.capitalize()} by the number of heads, on a task with two look-ups per word: {about}."
     lines = lines_of(rows, "readout", "heads", "both_letters")
-    figure = line_figure("parts-lookups", caption, lines, "heads", text, "x")
-    verdicts = []
-    for readout, claim in LOOKUPS.items():
+    yield line_figure("parts-lookups", caption, lines, ("heads", text), "x")
+    for readout, name, claim in LOOKUPS:
         own = [{**row, "model": row["heads"]} for row in rows if row["readout"] == readout]
         gains = differences(own, 2, 1, "both_letters")
-        verdicts.append(judge(claim, gains, f"{text}, 2 heads minus 1 head, {readout}"))
-    table = Table("parts-lookups", f"Task with two look-ups per word: {about}.", rows)
-    return StudyResult("parts", "", (table,), (figure,), tuple(verdicts))
+        yield judge(Claim(name, claim), gains, f"{text}, 2 heads minus 1 head, {readout}")
 
 
-PARTS = Study("parts", "Parts of a model", (*CLAIMS, *LOOKUPS.values()), VARIANTS, extra=_lookups)
+PARTS = Study("parts", "Parts of a model", CLAIMS, VARIANTS, extra=_lookups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,25 @@ from typing import Any
 import torch
 
 from regard.compare.comparison import Comparison
-from regard.compare.comparison_options import Options, make_options
 from regard.compare.comparison_page import write_page
-from regard.compare.run_cache import Measured, RunCache, TrainedRun
-from regard.compare.study import Claim, Row, StudyResult, Table, Verdict, judge, lines_of, summary
-from regard.compare.study_base import bars_of_models, differences, line_figure
-from regard.compare.study_context import StudyContext, seeds_text
+from regard.compare.study import (
+    Claim,
+    Part,
+    Row,
+    Run,
+    StudyResult,
+    Table,
+    Variant,
+    Verdict,
+    bar_figure,
+    differences,
+    judge,
+    line_figure,
+    lines_of,
+    seeds_text,
+    summary,
+)
+from regard.compare.study_context import Options, StudyContext
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
@@ -52,40 +65,34 @@ def compare_runs(
 
     Each model is compared with the first one. The measurements are stored in the folder `runs` of output.
     """
-    places, folder = [Path(each) for each in folders], Path(output)
+    places, folder, call = [Path(each) for each in folders], Path(output), "regard compare RUN ..."
     if len(places) < 2:
         problem = f"{len(places)} run folder is given"
-        raise ArgumentError(message("regard compare RUN ...", problem, expected="two or more run folders"))
+        raise ArgumentError(message(call, problem, expected="two or more run folders"))
     task = _task_of_all(places)
     runs = _runs_of(places)
     if task == "translation":
         data = (settings or {}).get("data") or config_of(runs[0].folder)["data"]
-        plain = make_options((), 1, False, {"data": data}, sentences, bins=tuple(bins), device=device)
-        cache = _MeasurementCache(folder / "runs", plain, say)
-        result, about = _by_length(StudyContext(plain, cache, say), runs)
+        options = Options({"data": data}, bins=tuple(bins), sentences=sentences or 0, device=device)
+        result, about = _by_length(StudyContext(options, folder / "runs", say), runs)
     else:
-        for option, value in {
-            "--length-bins": tuple(bins),
-            "--sentences": sentences,
-            "options of the data": settings,
-        }.items():
-            if value:
-                text = "can only be used for translation runs, but the task of these runs is"
-                problem = f"{option} {text} {task!r}"
-                raise ArgumentError(message("regard compare RUN ...", problem, hint=f"remove {option}"))
+        own = {"--length-bins": tuple(bins), "--sentences": sentences, "options of the data": settings}
+        for option in (name for name, value in own.items() if value):
+            text = "can only be used for translation runs, but the task of these runs is"
+            raise ArgumentError(message(call, f"{option} {text} {task!r}", hint=f"remove {option}"))
         result, about = _by_stored_scores(runs, task)
-    comparison = Comparison((result,), {})
-    return replace(comparison, pages=tuple(write_page(comparison, Options(), folder, about)))
+    comparison, end = Comparison((result,), {}), "Every number is in the CSV files beside this page."
+    about = f"{about} with torch {torch.__version__}. {end}"
+    return replace(comparison, pages=tuple(write_page(comparison, about, folder)))
 
 
-def _by_length(context: StudyContext, runs: Sequence[TrainedRun]) -> tuple[StudyResult, str]:
+def _by_length(context: StudyContext, runs: Sequence[Run]) -> tuple[StudyResult, str]:
     """Compare translation runs on the same test sentences."""
     configs = [config_of(run.folder) for run in runs]
     unit = _unit(configs, context.sentences.pairs)
     context.sentences = replace(context.sentences, unit=unit, fewest=1)
     metric = "exact" if configs[0].get("training", {}).get("best") == "exact" else "bleu"
-    rows: list[Row] = []
-    classes: list[Row] = []
+    rows, classes = list[Row](), list[Row]()
     for run in runs:
         place, own = {"model": run.label, "seed": run.seed}, context.quality(run)
         classes += [place | row for row in own]
@@ -93,32 +100,23 @@ def _by_length(context: StudyContext, runs: Sequence[TrainedRun]) -> tuple[Study
         rows.append(place | means)
     where = f"{context.sentences.name}, greedy search, {_seeds(rows)}"
     score = metric_title(metric)
-    figure = line_figure(
-        "runs",
-        f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}.",
-        lines_of(classes, "model", "length", metric),
-        f"source length ({unit})",
-        score,
-    )
-    tables = (
+    caption = f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}."
+    lines = lines_of(classes, "model", "length", metric)
+    parts: list[Part] = [
         Table("runs", f"BLEU and exact match by source length in {unit}: {where}.", classes),
-        Table(
-            "runs-summary",
-            f"Mean of each score with its 95 % interval: {where}.",
-            summary(rows, ("bleu", "exact")),
-        ),
+        _summary_table(rows, ("bleu", "exact"), where),
         Table("settings", "Settings that differ.", _changes(runs)),
-    )
-    verdicts = _verdicts(rows, metric, f"mean {score}")
+        line_figure("runs", caption, lines, (f"source length ({unit})", score)),
+        *_verdicts(rows, metric, f"mean {score}"),
+    ]
     about = (
         f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
-        f"of each run, on {context.cache.device} with torch {torch.__version__}. Every number is in the CSV "
-        "files beside this page."
+        f"of each run, on {context.device}"
     )
-    return StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts), about
+    return StudyResult("runs", "Comparison of trained runs", parts), about
 
 
-def _by_stored_scores(runs: Sequence[TrainedRun], name: str) -> tuple[StudyResult, str]:
+def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]:
     """Compare runs of one task by the scores of their best checkpoint on their validation data."""
     task, rows, metric = find_task(name), [], ""
     for run in runs:
@@ -131,63 +129,48 @@ def _by_stored_scores(runs: Sequence[TrainedRun], name: str) -> tuple[StudyResul
         place = {"model": run.label, "seed": run.seed, "step": best["step"]}
         rows.append({**place, "parameters": facts.parameters, **best})
     where = f"validation data of each run, best checkpoint, {_seeds(rows)}"
+    scores = _summary_table(rows, [each for each in task.metrics if any(each in row for row in rows)], where)
+    for row in scores.rows:
+        row["better"] = task.metrics[row["score"]]
     changes = _changes(runs)
-    scores = [
-        {**row, "better": task.metrics[row["score"]]}
-        for row in summary(rows, [each for each in task.metrics if any(each in row for row in rows)])
-    ]
-    tables = (
-        Table("runs", f"Scores of runs of the task {name}: {where}.", rows),
-        Table("runs-summary", f"Mean of each score with its 95 % interval: {where}.", scores),
-        Table("settings", "Settings that differ from those of the first run.", changes),
-    )
-    figure = bars_of_models("runs", f"{metric}: {where}.", rows, metric, metric)
     data = any(str(row["setting"]).startswith("data.") for row in changes)
     note = "The runs have different settings [data], so their validation data may differ too."
-    verdicts = _verdicts(rows, metric, metric, task.metrics.get(metric) == "lower")
-    title = f"Comparison of trained runs: {name}"
-    about = (
-        f"Runs of the task {name}, compared by the scores that they have stored, with torch "
-        f"{torch.__version__}. Every number is in the CSV files beside this page."
-    )
-    return StudyResult("runs", title, tables, (figure,), verdicts, (note,) * data), about
+    parts: list[Part] = [
+        Table("runs", f"Scores of runs of the task {name}: {where}.", rows),
+        scores,
+        Table("settings", "Settings that differ from those of the first run.", changes),
+        bar_figure("runs", f"{metric}: {where}.", rows, metric, metric),
+        *_verdicts(rows, metric, metric, task.metrics.get(metric) == "lower"),
+    ]
+    about = f"Runs of the task {name}, compared by the scores that they have stored,"
+    return StudyResult("runs", f"Comparison of trained runs: {name}", parts, (note,) * data), about
+
+
+def _summary_table(rows: Sequence[Row], scores: Sequence[str], where: str) -> Table:
+    title = f"Mean of each score with its 95 % interval: {where}."
+    return Table("runs-summary", title, summary(rows, scores))
 
 
 def _seeds(rows: Sequence[Row]) -> str:
     return seeds_text(len({row["seed"] for row in rows}))
 
 
-def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) -> tuple[Verdict, ...]:
+def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) -> Iterator[Verdict]:
     """Judge, for each other model, the claim that it is better than the first one.
 
     Runs with the same seed are paired. If the models have no seed in common, they are paired in order.
     """
     first, *others = dict.fromkeys(row["model"] for row in rows)
-    verdicts = []
+    better = "lower" if lower else "higher"
     for other in others:
         sides = (first, other) if lower else (other, first)
         values = differences(rows, *sides, metric)
         if not values:
             both = [[row[metric] for row in rows if row["model"] == model] for model in sides]
             values = [a - b for a, b in zip(*both, strict=False)]
-        better = "lower" if lower else "higher"
-        claim = Claim(
-            f"{other} against {first}", f"{other} is better than {first}, by {what} ({better} is better)."
-        )
-        verdicts.append(judge(claim, values, f"{what} of {sides[0]} minus {what} of {sides[1]}"))
-    return tuple(verdicts)
-
-
-class _MeasurementCache(RunCache):
-    """A cache whose measurements are beside each other, since a given run folder is not changed."""
-
-    def measured(
-        self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Measured]
-    ) -> Measured:
-        about = None
-        if run is not None:  # the names of the checkpoints change when the training goes on
-            about = [str(run.folder.absolute()), sorted(path.name for path in run.folder.glob("step-*"))]
-        return super().measured(None, name, [parameters, about], measure)
+        text = f"{other} is better than {first}, by {what} ({better} is better)."
+        claim = Claim(f"{other} against {first}", text)
+        yield judge(claim, values, f"{what} of {sides[0]} minus {what} of {sides[1]}")
 
 
 def _task_of_all(places: Sequence[Path]) -> str:
@@ -204,26 +187,26 @@ def _task_of_all(places: Sequence[Path]) -> str:
     return names.pop()
 
 
-def _runs_of(places: Sequence[Path]) -> list[TrainedRun]:
+def _runs_of(places: Sequence[Path]) -> list[Run]:
     """Return the runs of all seeds. Runs that differ only in the seed have one label: the first folder."""
-    labels: dict[str, str] = {}
-    runs: dict[tuple[str, int], TrainedRun] = {}
+    models: dict[str, Variant] = {}
+    runs: dict[tuple[str, int], Run] = {}
     for place in places:
         config, seeds = config_of(place), seeds_of(place)
         kept = {name: value for name, value in config.items() if name not in ("seed", "seeds")}
-        label = labels.setdefault(json.dumps(kept, sort_keys=True, default=str), shown(place))
+        key = json.dumps(kept, sort_keys=True, default=str)
+        model = models.setdefault(key, Variant(shown(place)))
         for seed in [config.get("seed", 0)] if seeds is None else seeds:
-            if (label, seed) in runs:
+            if (key, seed) in runs:
                 problem = "this run has the same settings and seed as another given run"
                 raise ArgumentError(message(shown(place), problem, hint="give runs that differ"))
-            folder = place if seeds is None else seed_folder(place, seed)
-            runs[label, seed] = TrainedRun(label, seed, folder, 0.0)
-    return sorted(runs.values(), key=lambda run: list(labels.values()).index(run.label))
+            runs[key, seed] = Run(model, seed, config, place if seeds is None else seed_folder(place, seed))
+    return [run for model in models for (key, _), run in runs.items() if key == model]
 
 
-def _changes(runs: Sequence[TrainedRun]) -> list[Row]:
+def _changes(runs: Sequence[Run]) -> list[Row]:
     """Return the settings in which each model differs from the first one."""
-    firsts: dict[str, TrainedRun] = {}
+    firsts: dict[str, Run] = {}
     for run in runs:
         firsts.setdefault(run.label, run)
     first, *others = firsts.values()

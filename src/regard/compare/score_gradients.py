@@ -6,20 +6,20 @@ A zero bias is added to the scores of each attention call. Its gradient is the g
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard.backends.reference import compare as scores_of
 from regard.call import Call
-from regard.compare.run_cache import TrainedRun
+from regard.compare.study import Run
 from regard.compare.study_context import StudyContext
 from regard.data.batch import Batch
 from regard.look import Look
 from regard.models import Model
 from regard.select import Hard, StraightThrough
-from regard.sites import Scope, open_scope, record
+from regard.sites import record, scope
 from regard.training.hard_selections import hard_selections
 from regard.training.losses import sequence_losses
 
@@ -53,22 +53,6 @@ class ScoreSamples:
     rewards: Tensor
 
 
-@dataclass(eq=False)
-class _Probe(Scope):
-    """Adds a zero bias with gradient to the scores of each call, and keeps the scores."""
-
-    at: str = "cross"
-    added: list[Tensor] = field(default_factory=list)
-    scores: list[Tensor] = field(default_factory=list)
-
-    def applied(self, call: Call) -> Call:
-        with torch.no_grad():
-            self.scores.append(scores_of(call)[0])
-        bias = torch.zeros(call.sizes, dtype=call.query.dtype, device=call.query.device, requires_grad=True)
-        self.added.append(bias)
-        return replace(call, bias=bias)
-
-
 def sample_scores(
     model: Model, batch: Batch, samples: int = 1, *, baseline: float = 0.0, seed: int = 0
 ) -> ScoreSamples:
@@ -90,17 +74,25 @@ def sample_scores(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for _ in range(samples):
-                with open_scope(_Probe()) as probe, hard_selections("cross") as drawn:
+                scores, added = list[Tensor](), list[Tensor]()
+
+                def probe(call: Call, scores: list[Tensor] = scores, added: list[Tensor] = added) -> Call:
+                    with torch.no_grad():
+                        scores.append(scores_of(call)[0])
+                    added.append(call.query.new_zeros(call.sizes).requires_grad_())
+                    return replace(call, bias=added[-1])
+
+                with scope(edit=probe, at="cross"), hard_selections("cross") as drawn:
                     reward_B = -sequence_losses(model(batch), batch.labels)[0]
                 loss = -reward_B.sum()
                 if len(drawn):
                     advantage_B = reward_B.detach() - baseline
                     loss = loss - (advantage_B * drawn.sums().log_probability).sum()
-                gradients.append(torch.cat(torch.autograd.grad(loss, probe.added), -2)[:, 0])
+                gradients.append(torch.cat(torch.autograd.grad(loss, added), -2)[:, 0])
                 rewards.append(reward_B.detach())
     finally:
         model.train(before)
-    scores_BTS = torch.cat(probe.scores, -2)[:, 0]
+    scores_BTS = torch.cat(scores, -2)[:, 0]
     return ScoreSamples(scores_BTS, torch.stack(gradients), torch.stack(rewards))
 
 
@@ -150,7 +142,7 @@ def _entropy_bits(weights: Tensor) -> float:
     return -(share * share.clamp(min=1e-12).log2()).sum(-1).mean().item()
 
 
-def weight_entropy(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+def weight_entropy(context: StudyContext, run: Run) -> dict[str, float]:
     """Measure the entropy of the weights in bits (after division by their sum), and the sum of the weights.
 
     For hard attention, the entropy is that of the distribution from which a key is sampled.
@@ -168,10 +160,10 @@ def weight_entropy(context: StudyContext, run: TrainedRun) -> dict[str, float]:
         weights = torch.cat(kept, -2).double()
         return {"entropy_bits": _entropy_bits(weights), "sum_of_weights": weights.sum(-1).mean().item()}
 
-    return context.cache.measured(run, "weights-2", context.sentences.name, measure)
+    return context.measured("weights-2", context.sentences.name, measure, run)
 
 
-def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+def score_state(context: StudyContext, run: Run) -> dict[str, float]:
     """Measure the variance of the scores, the saturation and the gradient of a trained run."""
 
     def measure() -> dict[str, float]:
@@ -180,4 +172,4 @@ def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:
         return score_statistics(samples.scores, samples.gradients[0])
 
     about = {"data": context.sentences.name, "rows": ROWS}
-    return context.cache.measured(run, "score-state", about, measure)
+    return context.measured("score-state", about, measure, run)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 
-from regard.compare.comparison_options import Options
-from regard.compare.layer_costs import median_seconds, peak_memory
-from regard.compare.run_cache import TrainedRun
+from regard.compare.layer_costs import REPEATED, ROUNDS, median_seconds, peak_memory
 from regard.compare.score_gradients import sample_scores, score_state, score_statistics
-from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant, judge, lines_of
-from regard.compare.study_base import line_figure
-from regard.compare.study_context import VOCABULARY, StudyContext, random_batch, seeds_text
+from regard.compare.study import (
+    Claim,
+    Part,
+    Row,
+    Run,
+    Study,
+    Table,
+    Variant,
+    judge,
+    line_figure,
+    lines_of,
+    seeds_text,
+)
+from regard.compare.study_context import VOCABULARY, Options, StudyContext, random_batch
 from regard.models import build_model
 from regard.training.losses import cross_entropy
 
@@ -54,19 +64,7 @@ CLAIMS = (
         log=True,
     ),
 )
-SCALING = Claim(
-    "scores.scaled",
-    "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
-    "becomes smaller.",
-)
-
-COSTS = {
-    "seconds": Claim("scores.time", "A training step takes less time with dot than with additive."),
-    "bytes": Claim("scores.memory", "A training step takes less memory with dot than with additive."),
-}
-"""Column of the table of a training step -> the claim about it."""
-
-STEP_WORDS, STEP_TOKENS, STEP_VOCABULARY, REPETITIONS = 16, 2048, 2000, 3
+STEP_WORDS, STEP_TOKENS, STEP_VOCABULARY = 16, 2048, 2000
 """Sentence length, batch size in tokens and vocabulary size of the training step that is measured."""
 
 
@@ -103,9 +101,9 @@ def saturation(width: int, seed: int, keys: int = 32, rows: int = 256) -> dict[s
     return result
 
 
-def _each(context: StudyContext, run: TrainedRun, variant: Variant) -> Row:
-    place = {"score": variant.model.get("score", "additive"), "width": variant.model["width"]}
-    return {**place, **score_state(context, run)}
+def _each(context: StudyContext, run: Run) -> Row:
+    model = run.variant.model
+    return {"score": model.get("score", "additive"), "width": model["width"], **score_state(context, run)}
 
 
 def _initial(context: StudyContext, name: str, width: int, seed: int) -> Row:
@@ -118,12 +116,12 @@ def _initial(context: StudyContext, name: str, width: int, seed: int) -> Row:
         return score_statistics(samples.scores, samples.gradients[0])
 
     place: Row = {"score": name, "width": width, "seed": seed}
-    return place | context.measured("score-initial", place, measure)
+    return {"stage": BEFORE, **place, **context.measured("score-initial", place, measure)}
 
 
 def _step_cost(context: StudyContext, name: str) -> dict[str, list[float]]:
     """Measure the time and the peak memory of a training step on random sentences, for each repetition."""
-    options, device = context.options, context.cache.device
+    options, device = context.options, context.device
     model: Row = {"name": "bahdanau", "width": options.width, "score": name}
 
     def measure() -> dict[str, list[float]]:
@@ -138,41 +136,20 @@ def _step_cost(context: StudyContext, name: str) -> dict[str, list[float]]:
 
         step()  # memory is allocated and kernels are compiled in the first step
         return {
-            "seconds": [median_seconds(step, device, 3) for _ in range(REPETITIONS)],
-            "bytes": [float(peak_memory(step, device)) for _ in range(REPETITIONS)],
+            "seconds": [median_seconds(step, device, 3) for _ in range(ROUNDS)],
+            "bytes": [float(peak_memory(step, device)) for _ in range(ROUNDS)],
         }
 
     about = {"model": model, "device": device, "threads": options.threads, "tokens": STEP_TOKENS}
     return context.measured("step-cost", about, measure)
 
 
-def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
+def _extra(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
     """Measure saturation for random vectors, as in the argument for the factor, and in models by width."""
     options, seeds = context.options, seeds_text(len(context.options.seeds))
     random: list[Row] = [{"d": d, "seed": k, **saturation(d, k)} for d in DIMENSIONS for k in range(5)]
-    states = [
-        {"stage": BEFORE, **_initial(context, name, width, seed)}
-        for name in NAMES
-        for width in options.widths_compared
-        for seed in options.seeds
-    ] + [
-        {"stage": AFTER, **{name: row[name] for name in ("score", "width", "seed", "bleu", *STATE)}}
-        for row in trained
-    ]
     vectors = "random queries and keys of unit variance, 32 keys, mean over 5 seeds"
-    where = f"bahdanau on random sentences at initialisation, on test sentences after training, {seeds}"
-    costs = {name: _step_cost(context, name) for name in NAMES}
-    steps: list[Row] = [
-        {"score": name, "repetition": k, **{of: values[k] for of, values in costs[name].items()}}
-        for name in NAMES
-        for k in range(REPETITIONS)
-    ]
-    step = f"one training step, forward and backward, 2,048 tokens, {context.cache.device}"
-    tables = (
-        Table("scores-saturation", f"Saturation of the softmax: {vectors}.", random),
-        Table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states),
-        Table("scores-cost", f"Time and peak memory: {step}, 3 repetitions.", steps),
-    )
+    yield Table("scores-saturation", f"Saturation of the softmax: {vectors}.", random)
     text = "Norm of the gradient of a weight with respect to the scores"
     gradients = [
         {"score": name, "d": row["d"], "gradient": row[f"{name}_gradient"]}
@@ -180,22 +157,46 @@ def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
         for row in random
     ]
     lines = lines_of(gradients, "score", "d", "gradient")
-    figures = [line_figure("scores-gradient", f"{text}: {vectors}.", lines, "d", "gradient", "xy")]
+    yield line_figure("scores-gradient", f"{text}: {vectors}.", lines, ("d", "gradient"), "xy")
+    gains = [
+        math.log(row["scaled_dot_gradient"] / row["dot_gradient"])
+        for row in random
+        if row["d"] == DIMENSIONS[-1]
+    ]
+    claim = Claim(
+        "scores.scaled",
+        "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
+        "becomes smaller.",
+    )
+    yield judge(claim, gains, f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}")
+
+    columns = ("score", "width", "seed", "bleu", *STATE)
+    states = [
+        _initial(context, name, width, seed)
+        for name in NAMES
+        for width in options.widths_compared
+        for seed in options.seeds
+    ] + [{"stage": AFTER, **{name: row[name] for name in columns}} for row in trained]
+    where = f"bahdanau on random sentences at initialisation, on test sentences after training, {seeds}"
+    yield Table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states)
     if trained:
         about = f"BLEU, mean over the classes of source length: {context.sentences.name}, {seeds}."
         lines = lines_of(trained, "score", "width", "bleu")
-        figures.append(line_figure("scores-width", about, lines, "width", "BLEU", "x"))
-    largest = [row for row in random if row["d"] == DIMENSIONS[-1]]
-    gains = [math.log(row["scaled_dot_gradient"] / row["dot_gradient"]) for row in largest]
-    what = f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}"
-    verdicts = [judge(SCALING, gains, what)]
-    for of, claim in COSTS.items():
+        yield line_figure("scores-width", about, lines, ("width", "BLEU"), "x")
+
+    costs = {name: _step_cost(context, name) for name in NAMES}
+    steps: list[Row] = [
+        {"score": name, "repetition": k, **{of: values[k] for of, values in costs[name].items()}}
+        for name in NAMES
+        for k in range(ROUNDS)
+    ]
+    step = f"one training step, forward and backward, 2,048 tokens, {context.device}"
+    yield Table("scores-cost", f"Time and peak memory: {step}, {ROUNDS} {REPEATED}.", steps)
+    for of, name, text in (("seconds", "scores.time", "time"), ("bytes", "scores.memory", "memory")):
+        claim = Claim(name, f"A training step takes less {text} with dot than with additive.")
         both = zip(costs["additive"][of], costs[DOT][of], strict=True)
         what = f"log of the {of} of a training step, additive over {DOT}, width {options.width}"
-        verdicts.append(judge(claim, [math.log(a / b) for a, b in both], what, "repetitions"))
-    return StudyResult("scores", "", tables, tuple(figures), tuple(verdicts))
+        yield judge(claim, [math.log(a / b) for a, b in both], what, REPEATED)
 
 
-SCORES = Study(
-    "scores", "Score functions", (*CLAIMS, SCALING, *COSTS.values()), _variants, each=_each, extra=_extra
-)
+SCORES = Study("scores", "Score functions", CLAIMS, _variants, each=_each, extra=_extra)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import score_state, weight_entropy
-from regard.compare.study import Claim, Row, Study, Variant
+from regard.compare.study import Claim, Row, Run, Study, Variant
 from regard.compare.study_context import StudyContext
 
 __all__ = ["SOFTMAX"]
@@ -31,7 +30,7 @@ CLAIMS = tuple(
 )
 
 
-def _each(context: StudyContext, run: TrainedRun, variant: Variant) -> Row:
+def _each(context: StudyContext, run: Run) -> Row:
     """Measure the entropy and the sum of the weights, and the gradient that reaches the scores."""
     gradient = score_state(context, run)["score_gradient"]
     return {**weight_entropy(context, run), "score_gradient": gradient}

@@ -1,38 +1,46 @@
-"""The parts of a study: its variants and claims, its tables and figures, and verdicts from several seeds."""
+"""The frame of all studies: variants and claims, tables and figures, and verdicts from several seeds.
+
+A study is data: the models to train, the claims about them, and functions that measure more than BLEU.
+Study.measure() makes the tables, the figures and the verdicts over the seeds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.evaluation.confidence import Interval, interval
+from regard.evaluation.confidence import interval
 
 if TYPE_CHECKING:
-    from regard.compare.comparison_options import Options
-    from regard.compare.run_cache import TrainedRun
-    from regard.compare.study_context import StudyContext
+    from regard.compare.study_context import Options, StudyContext
 
 __all__ = [
     "CONTRADICTED",
     "NOT_MEASURED",
+    "Part",
     "SUPPORTED",
     "UNCLEAR",
     "Claim",
     "Figure",
-    "PlannedRun",
     "Row",
+    "Run",
     "Series",
     "Study",
     "StudyResult",
     "Table",
     "Variant",
     "Verdict",
+    "bar_figure",
+    "differences",
     "fitted_slope",
     "judge",
+    "line_figure",
     "lines_of",
-    "series_of",
+    "seeds_text",
     "summary",
 ]
 
@@ -43,6 +51,9 @@ NOT_MEASURED = "not measured"
 NUMBERS = ("no", "one", "two")
 SMALLEST = 1e-30
 """Smaller values are replaced by this one before their logarithm is taken."""
+
+NOT_SCORES = ("model", "seed", "score", "width")
+"""Columns that say which run a row is about."""
 
 Row = dict[str, Any]
 """A row of a table: from column to a number, a text or None."""
@@ -62,11 +73,33 @@ class Variant:
     """
 
     label: str
-    model: Mapping[str, Any]
+    model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     read: Any = None
     role: str = ""
     figure: str | None = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """An ordinary training run of a comparison.
+
+    variant, seed: what is trained.
+    settings: the settings of the run, as in config.toml.
+    folder: the run folder, for regard.load(), of a run that has finished.
+    seconds: how long its training took; None for a run that was given to compare_runs().
+    """
+
+    variant: Variant
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+    seconds: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The name of the model in tables and figures."""
+        return self.variant.label
 
 
 @dataclass(frozen=True)
@@ -171,60 +204,54 @@ class Figure:
     marks: Mapping[float, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """An ordinary training run that a study needs.
-
-    label: the name of the model in tables and figures.
-    seed: the random seed.
-    settings: the settings of the run, as in config.toml.
-    """
-
-    label: str
-    seed: int
-    settings: Mapping[str, Any]
+Part = Table | Figure | Verdict
+"""A part of the result of a study."""
 
 
-@dataclass(frozen=True)
 class StudyResult:
     """What a study has measured.
 
     name, title: those of the study.
-    tables, figures, verdicts: the results.
+    parts: its tables, figures and verdicts, in any order.
     notes: sentences about what could not be measured, and why.
     """
 
-    name: str
-    title: str
-    tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    notes: tuple[str, ...] = ()
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        parts: Iterable[Part] = (),
+        notes: Sequence[str] = (),
+    ):
+        parts = tuple(parts)
+        self.name, self.title, self.notes = name, title, tuple(notes)
+        self.tables = tuple(each for each in parts if isinstance(each, Table))
+        self.figures = tuple(each for each in parts if isinstance(each, Figure))
+        self.verdicts = tuple(each for each in parts if isinstance(each, Verdict))
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study: claims about attention, and how to measure them; measure_study() does so.
+    """A study: claims about attention, and how to measure them.
 
     name: the name for --study.
     title: the heading on the page.
-    claims: the claims that it tests. Those with two variants are judged by measure_study().
+    claims: the claims about two variants each, which measure() judges.
     variants: the models to train, or a function that returns them, given the options of the comparison.
     quality: whether the BLEU of the trained models is measured.
     each: measures more of one trained run; its results are columns of the table of the study.
-    extra: measures what the table does not have, given the rows of the table. Its tables, figures, verdicts
-        and notes are added.
+    extra: given the rows of the table, yields what it does not have: tables, figures, verdicts.
     table: the name of the table with one row per run. Default: `name`.
     by_length: the name of the table of BLEU by source length. Default: `name`-length.
     """
 
     name: str
     title: str
-    claims: tuple[Claim, ...]
+    claims: tuple[Claim, ...] = ()
     variants: Sequence[Variant] | Callable[[Options], Sequence[Variant]] = ()
     quality: bool = True
-    each: Callable[[StudyContext, TrainedRun, Variant], Row] | None = None
-    extra: Callable[[StudyContext, list[Row]], StudyResult] | None = None
+    each: Callable[[StudyContext, Run], Row] | None = None
+    extra: Callable[[StudyContext, list[Row]], Iterator[Part]] | None = None
     table: str = ""
     by_length: str = ""
 
@@ -232,9 +259,106 @@ class Study:
         """Return the variants, given the options of the comparison."""
         return list(self.variants(options) if callable(self.variants) else self.variants)
 
-    def runs(self, options: Options) -> list[PlannedRun]:
+    def runs(self, options: Options) -> list[Run]:
         """Return the training runs that the study needs: each variant, once for each seed."""
         return [options.run(variant, seed) for variant in self.chosen(options) for seed in options.seeds]
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Measure the finished runs, judge the claims, and return tables, figures and verdicts.
+
+        The table of the study has a row for each run: BLEU and exact match, mean over the classes of source
+        length; the BLEU on sources longer than those of the training; the share of BLEU lost on long sources;
+        and what `each` measures.
+        """
+        planned, variants = self.runs(context.options), self.chosen(context.options)
+        rows: list[Row] = []
+        classes: list[Row] = []
+        for run in filter(None, map(context.finished, planned)):
+            row: Row = {"model": run.label, "seed": run.seed}
+            if self.quality:
+                own = context.quality(run)
+                classes += [row | each for each in own]
+                row |= _means(context, own) | {"training_seconds": run.seconds}
+            rows.append(row | (self.each(context, run) if self.each else {}))
+        parts: list[Part] = []
+        if self.quality:
+            parts += self._quality_parts(context, variants, rows, classes)
+        parts += [verdict for claim in self.claims for verdict in _verdicts(claim, variants, rows)]
+        parts += self.extra(context, rows) if self.extra else ()
+        return StudyResult(self.name, self.title, parts, context.unfinished_notes(planned))
+
+    def _quality_parts(
+        self, context: StudyContext, variants: Sequence[Variant], rows: list[Row], classes: list[Row]
+    ) -> Iterator[Table | Figure]:
+        """Yield the tables and figures of BLEU."""
+        name, by_length = self.table or self.name, self.by_length or f"{self.name}-length"
+        unit, seeds = context.sentences.unit, seeds_text(len({row["seed"] for row in rows}))
+        where = f"{context.sentences.name}, greedy search, {seeds}"
+        columns = dict.fromkeys(column for row in rows for column in row if column not in NOT_SCORES)
+        mean = "Mean, standard deviation and 95 % interval of each score, over the seeds"
+        yield Table(f"{name}-summary", f"{mean}: {where}.", summary(rows, columns))
+        mean = "mean over the classes of source length"
+        yield Table(name, f"BLEU and exact match, {mean}: {where}.", rows)
+        yield Table(by_length, f"BLEU and exact match by source length in {unit}: {where}.", classes)
+        beyond = [at for at, name in enumerate(context.bins) if context.beyond(name)]
+        marks = {beyond[0] - 0.5: "longer than training"} if beyond else {}
+        for group in dict.fromkeys(variant.figure for variant in variants):
+            labels = [variant.label for variant in variants if variant.figure == group]
+            own, lengths = ([row for row in table if row["model"] in labels] for table in (rows, classes))
+            if group is None or not own:
+                continue
+            yield bar_figure(f"{name}{group}", f"BLEU, {mean}: {where}.", own, "bleu", "BLEU")
+            caption, axes = f"BLEU by source length in {unit}: {where}.", (f"source length ({unit})", "BLEU")
+            lines = lines_of(lengths, "model", "length", "bleu")
+            yield line_figure(f"{by_length}{group}", caption, lines, axes, marks=marks)
+
+
+def seeds_text(count: int) -> str:
+    """Return a number of seeds as text: "3 seeds"."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def _means(context: StudyContext, classes: Sequence[Row]) -> Row:
+    """Return the columns of the table of a study that come from the quality by source length.
+
+    share_lost: the share of BLEU that the longer half of the classes loses against the shorter half. It is a
+        share, because a model with a low BLEU on short sources has less to lose. None without a value.
+    """
+    bleu = [row["bleu"] for row in classes]
+    beyond = [row["bleu"] for row in classes if context.beyond(row["length"])]
+    half = len(bleu) // 2
+    short = sum(bleu[:half])
+    return {
+        "bleu": statistics.fmean(bleu),
+        "exact": statistics.fmean(row["exact"] for row in classes),
+        "bleu_beyond": statistics.fmean(beyond) if beyond else None,
+        "share_lost": 1 - sum(bleu[-half:]) / short if short else None,
+    }
+
+
+def _verdicts(claim: Claim, variants: Sequence[Variant], rows: Sequence[Row]) -> Iterator[Verdict]:
+    """Judge a claim about two variants, if the study has them and their column."""
+    labels = {name: each.label for each in variants for name in (each.label, each.role)}
+    missing = bool(rows) and not any(claim.of in row for row in rows)
+    if not missing and {claim.first, claim.second} <= set(labels):
+        first, second = labels[claim.first], labels[claim.second]
+        what = f"{f'log of the {claim.what}' if claim.log else claim.what}, {first} minus {second}"
+        yield judge(claim, differences(rows, first, second, claim.of, claim.log), what)
+
+
+def differences(rows: Sequence[Row], first: Any, second: Any, of: str, log: bool = False) -> list[float]:
+    """Return a column of one model minus that of another model, for each seed that both have.
+
+    log: whether the natural logarithms of the values are subtracted.
+    """
+    values: dict[tuple[Any, int], float] = {}
+    for row in rows:
+        value = math.nan if row.get(of) is None else float(row[of])
+        if log:
+            value = math.log(value) if value > 0 else math.nan
+        values[row["model"], row["seed"]] = value
+    seeds = [seed for model, seed in values if model == first and (second, seed) in values]
+    return [values[first, seed] - values[second, seed] for seed in seeds]
 
 
 def summary(rows: Sequence[Row], columns: Iterable[str]) -> list[Row]:
@@ -245,22 +369,21 @@ def summary(rows: Sequence[Row], columns: Iterable[str]) -> list[Row]:
             values = [row[column] for row in rows if row["model"] == model and row.get(column) is not None]
             if values:
                 found = interval(values)
-                bounds = {"low": found.low, "high": found.high, "seeds": found.seeds}
-                place = {"model": model, "score": column}
-                table.append(place | {"mean": found.mean, "deviation": found.deviation} | bounds)
+                row = {"model": model, "score": column, "mean": found.mean, "deviation": found.deviation}
+                table.append(row | {"low": found.low, "high": found.high, "seeds": found.seeds})
     return table
 
 
-def series_of(label: str, x: Sequence[Any], stats: Sequence[Interval]) -> Series:
-    """Return means as a line or as bars, with a confidence band if all of them have an interval.
-
-    >>> series_of("BLEU", ["luong"], [interval([1.0, 2.0])])
-    Series(label='BLEU', x=['luong'], y=[1.5], low=(), high=())
-    """
+def _series(label: str, points: Mapping[Any, list[float]], geometric: bool = False) -> Series:
+    """Return the mean of the values at each x, with a confidence band if all of them have an interval."""
+    values = list(points.values())
+    if geometric:
+        values = [[math.log(max(value, SMALLEST)) for value in each] for each in values]
+    stats = [interval(each) for each in values]
     bounds = [(each.low, each.high) for each in stats if each.low is not None and each.high is not None]
-    band = len(bounds) == len(stats)
-    low, high = ([each[side] for each in bounds] if band else () for side in (0, 1))
-    return Series(label, x, [each.mean for each in stats], low, high)
+    band = bounds if len(bounds) == len(stats) else []
+    parts = [each.mean for each in stats], [low for low, _ in band], [high for _, high in band]
+    return Series(label, list(points), *([math.exp(y) if geometric else y for y in part] for part in parts))
 
 
 def lines_of(
@@ -271,20 +394,36 @@ def lines_of(
     geometric: whether the mean is the geometric one.
     band: whether the lines have a confidence band.
     """
-    lines = []
-    for label in dict.fromkeys(row[by] for row in rows):
-        points: dict[Any, list[float]] = {}
-        for row in rows:
-            if row[by] == label:
-                value = float(row[y])
-                value = math.log(max(value, SMALLEST)) if geometric else value
-                points.setdefault(row[x], []).append(value)
-        line = series_of(str(label), list(points), [interval(values) for values in points.values()])
-        if geometric:
-            parts = ([math.exp(value) for value in part] for part in (line.y, line.low, line.high))
-            line = Series(line.label, line.x, *parts)
-        lines.append(line if band else Series(line.label, line.x, line.y))
-    return lines
+    lines: dict[Any, dict[Any, list[float]]] = {}
+    for row in rows:
+        lines.setdefault(row[by], {}).setdefault(row[x], []).append(float(row[y]))
+    series = [_series(str(label), points, geometric) for label, points in lines.items()]
+    return series if band else [Series(line.label, line.x, line.y) for line in series]
+
+
+def bar_figure(name: str, caption: str, rows: Sequence[Row], column: str, text: str) -> Figure:
+    """Return a figure with a bar for each model: the mean of a column, with its interval."""
+    models: dict[str, list[float]] = {}
+    for row in rows:
+        models.setdefault(row["model"], []).append(row[column])
+    bars = _series(text, models)
+    listed = "; ".join(f"{model}: {mean:.3g}" for model, mean in zip(bars.x, bars.y, strict=True))
+    return Figure(name, caption, f"Bars of {text}. {listed}.", [bars], "bars", y=text)
+
+
+def line_figure(
+    name: str,
+    caption: str,
+    lines: Sequence[Series],
+    axes: tuple[str, str],
+    log: str = "",
+    marks: Mapping[float, str] | None = None,
+) -> Figure:
+    """Return a figure of lines, with an alternative text that names the ends of each line."""
+    x, y = axes
+    ends = "; ".join(f"{line.label}: {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in lines if len(line.y))
+    alt = f"Lines of {y} from low to high values of {x}. {ends}."
+    return Figure(name, caption, alt, lines, x=x, y=y, log=log, marks=marks or {})
 
 
 def fitted_slope(x: Sequence[float], y: Sequence[float], log: str = "") -> float:
@@ -293,7 +432,7 @@ def fitted_slope(x: Sequence[float], y: Sequence[float], log: str = "") -> float
     log: the axes whose logarithm is taken: "", "y" (a decay rate) or "xy" (an exponent). Points that have no
         logarithm are left out.
 
-    >>> fitted_slope([1, 2, 4, 8], [3, 12, 48, 192], log="xy")
+    >>> round(fitted_slope([1, 2, 4, 8], [3, 12, 48, 192], log="xy"), 6)
     2.0
     """
     points = [(float(a), float(b)) for a, b in zip(x, y, strict=True)]
@@ -301,12 +440,9 @@ def fitted_slope(x: Sequence[float], y: Sequence[float], log: str = "") -> float
         points = [(math.log(a), b) for a, b in points if a > 0]
     if "y" in log:
         points = [(a, math.log(b)) for a, b in points if b > 0 and math.isfinite(b)]
-    if len(points) < 2:
+    if len({a for a, _ in points}) < 2:
         return math.nan
-    mean_x = sum(a for a, _ in points) / len(points)
-    mean_y = sum(b for _, b in points) / len(points)
-    spread = sum((a - mean_x) ** 2 for a, _ in points)
-    return sum((a - mean_x) * (b - mean_y) for a, b in points) / spread if spread else math.nan
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def judge(

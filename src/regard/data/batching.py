@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD, Batch, ImageBatch, LabelledBatch
-from regard.data.encoded_pairs import EncodedPairs, Side
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.data.encoded_pairs import EncodedPairs, Side, check_limit, limited
+from regard.errors import ArgumentError, DataError, message
 
 if TYPE_CHECKING:  # batches of text need none of them
     from regard.data.images.image_file import Augmentation, Pixels
@@ -34,6 +34,9 @@ __all__ = [
     "LabelledBatches",
     "Plan",
     "SimilarLengths",
+    "check_integers",
+    "check_rank",
+    "check_start",
     "encode_captions",
     "encode_texts",
     "padded_rows",
@@ -85,14 +88,11 @@ class SimilarLengths(Generic[AnyBatch]):
         rank: int = 0,
         world: int = 1,
     ):
-        _check(1, tokens=tokens, sentences=sentences, longest=longest, world=world)
-        _check(0, rank=rank, seed=seed)
+        check_integers("Batches()", 1, tokens=tokens, sentences=sentences, longest=longest)
+        check_integers("Batches()", 0, seed=seed)
+        check_rank("Batches()", rank, world)
         if tokens is None and sentences is None:
             raise ArgumentError(message("Batches()", "batch size is not set", expected="tokens or sentences"))
-        if rank >= world:
-            raise ArgumentError(
-                message("Batches()", f"rank is {rank}", expected=f"a rank from 0 to {world - 1}")
-            )
         self.data, self.shuffle, self.seed = data, shuffle, seed
         self._rounded = numpy.sort(numpy.array(rounded, numpy.int32))
         self.rank, self.world = rank, world
@@ -124,9 +124,7 @@ class SimilarLengths(Generic[AnyBatch]):
         data: the same pairs with other tokens, e.g. sampled subwords. They are not sorted by length again.
         """
         plan = self.plan(epoch)
-        if not 0 <= start <= len(plan.begins):
-            expected = f"0 to {len(plan.begins)}, the number of batches of epoch {epoch}"
-            raise ArgumentError(message("Batches.epoch()", f"start is {start}", expected=expected))
+        check_start("Batches.epoch()", start, len(plan.begins))
         return self._batches(plan, start, self.data if data is None else data)
 
     def len_epoch(self, epoch: int) -> int:
@@ -268,11 +266,26 @@ class Batches(SimilarLengths[Batch]):
         return Batch(source, source_lengths, target, target_lengths, torch.from_numpy(data.numbers[rows]))
 
 
-def _check(least: int, **arguments: int | None) -> None:
+def check_integers(call: str, least: int, **arguments: int | None) -> None:
+    """Raise ArgumentError if an argument is neither None nor an integer of at least `least`."""
     for name, value in arguments.items():
         if value is not None and (not isinstance(value, int | numpy.integer) or value < least):
             expected = f"an integer, {least} or more"
-            raise ArgumentError(message("Batches()", f"{name} is {value!r}", expected=expected))
+            raise ArgumentError(message(call, f"{name} is {value!r}", expected=expected))
+
+
+def check_rank(call: str, rank: int, world: int) -> None:
+    """Raise ArgumentError if `rank` is not the index of one of `world` processes."""
+    check_integers(call, 1, world=world)
+    if not isinstance(rank, int) or not 0 <= rank < world:
+        raise ArgumentError(message(call, f"rank is {rank!r}", expected=f"a rank from 0 to {world - 1}"))
+
+
+def check_start(call: str, start: int, batches: int) -> None:
+    """Raise ArgumentError if an epoch of this number of batches cannot start at batch `start`."""
+    if not 0 <= start <= batches:
+        expected = f"0 to {batches}, the number of batches"
+        raise ArgumentError(message(call, f"start is {start}", expected=expected))
 
 
 def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
@@ -298,10 +311,7 @@ def padded_rows(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Te
     return torch.from_numpy(padded), torch.from_numpy(lengths + 1)
 
 
-OVER = ("truncate", "skip")
-
-
-class EncodedTexts:
+class EncodedTexts(EncodedPairs):
     """Labelled texts as token ids, without EOS, in flat arrays.
 
     firsts: the tokens of the texts, or of the first text of each pair, as a Side (a flat array).
@@ -326,11 +336,12 @@ class EncodedTexts:
         skipped: int = 0,
         truncated: int = 0,
     ):
-        self.firsts, self.seconds, self.labels, self.numbers = firsts, seconds, labels, numbers
-        self.skipped, self.truncated = skipped, truncated
+        super().__init__(firsts, seconds or Side.empty(len(labels)), numbers, skipped, truncated)
+        self.firsts, self.seconds, self.labels = firsts, seconds, labels
+        self.unit = "pairs" if self.pairs else "texts"
 
     @classmethod
-    def in_memory(
+    def in_memory(  # type: ignore[override]
         cls,
         firsts: Sequence[Sequence[int]],
         labels: Sequence[int],
@@ -353,17 +364,10 @@ class EncodedTexts:
             numpy.arange(len(firsts)),
         )
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     @property
     def pairs(self) -> bool:
         """Whether each example is a pair of texts, not a single text."""
         return self.seconds is not None
-
-    def __repr__(self) -> str:
-        unit = "pairs" if self.pairs else "texts"
-        return f"EncodedTexts({len(self)} {unit}, {self.skipped} skipped, {self.truncated} truncated)"
 
 
 def encode_texts(
@@ -391,29 +395,16 @@ def encode_texts(
     (EncodedTexts(2 texts, 0 skipped, 2 truncated), array([1, 0]))
     """
     call = "encode_texts()"
-    if over not in OVER:
-        raise UnknownName("value of over", over, OVER)
-    if longest is not None and longest < 1:
-        expected = "1 or more, or None for no limit"
-        raise ArgumentError(message(call, f"longest is {longest}", expected=expected))
+    check_limit(call, longest, over)
     indices = texts.label_indices(labels)
     sides = [tokenizer.encode_lines(side) for side in (texts.firsts, texts.seconds) if side is not None]
-    longer = numpy.zeros(len(texts), bool)
-    for rows in sides:
-        longer |= numpy.fromiter(map(len, rows), numpy.int64, len(rows)) > (longest or numpy.inf)
-    kept = numpy.flatnonzero(~longer) if over == "skip" else numpy.arange(len(texts))
+    cut, kept, long = limited(sides, longest, over)
     if not len(kept):
         problem = f"all {len(texts)} texts have over {longest} tokens"
         raise DataError(message(call, problem, hint="increase longest, or use over='truncate'"))
-    cut = [Side.of([rows[row][:longest] for row in kept]) for rows in sides]
-    return EncodedTexts(
-        cut[0],
-        cut[1] if len(cut) > 1 else None,
-        indices[kept],
-        kept.astype(numpy.int64),
-        skipped=len(texts) - len(kept),
-        truncated=int(longer.sum()) if over == "truncate" else 0,
-    )
+    seconds = cut[1] if len(cut) > 1 else None
+    counts = (long, 0) if over == "skip" else (0, long)
+    return EncodedTexts(cut[0], seconds, indices[kept], kept.astype(numpy.int64), *counts)
 
 
 class LabelledBatches(SimilarLengths[LabelledBatch]):
@@ -435,11 +426,7 @@ class LabelledBatches(SimilarLengths[LabelledBatch]):
 
     def __init__(self, data: EncodedTexts, tokens: int = 4096, **options: Any):
         self.texts = data
-        second = data.seconds
-        # Two sides are needed. Empty second texts are added; they do not count in the token budget.
-        if second is None:
-            second = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(data) + 1, numpy.int64))
-        super().__init__(EncodedPairs(data.firsts, second, data.numbers), tokens, **options)
+        super().__init__(data, tokens, **options)
 
     def build(self, rows: NDArray[numpy.int32], data: EncodedPairs) -> LabelledBatch:
         first = padded_rows(data.sources, rows, begin=False)
@@ -453,7 +440,7 @@ AHEAD = 4
 """Number of batches that worker threads prepare before they are needed."""
 
 
-class EncodedCaptions:
+class EncodedCaptions(EncodedPairs):
     """The captions of all images as token ids. Each caption is one training example.
 
     captions: the token ids of all N captions.
@@ -466,10 +453,9 @@ class EncodedCaptions:
     """
 
     def __init__(self, captions: Side, image_rows: NDArray[numpy.int64], truncated: int = 0):
-        self.captions, self.image_rows, self.truncated = captions, image_rows, truncated
-
-    def __len__(self) -> int:
-        return len(self.image_rows)
+        count = len(image_rows)
+        super().__init__(Side.empty(count), captions, numpy.arange(count), truncated=truncated)
+        self.captions, self.image_rows = captions, image_rows
 
 
 def encode_captions(
@@ -483,13 +469,11 @@ def encode_captions(
     """
     texts = [caption for several in captions for caption in several]
     rows = [row for row, several in enumerate(captions) for _ in several]
-    encoded = tokenizer.encode_lines(texts)
-    truncated = sum(len(tokens) > longest for tokens in encoded)
-    side = Side.of([tokens[:longest] for tokens in encoded])
+    (side,), _, truncated = limited([tokenizer.encode_lines(texts)], longest, "truncate")
     return EncodedCaptions(side, numpy.array(rows, numpy.int64), truncated)
 
 
-class CaptionBatches:
+class CaptionBatches(Batches):
     """Batches of images with captions; the captions of a batch have similar lengths.
 
     data: the captions.
@@ -527,28 +511,14 @@ class CaptionBatches:
         tokens: int | None = None,
         **options: Any,
     ):
-        self.data, self.pixels, self.size = data, pixels, size
+        super().__init__(data, tokens, **options)
+        self.image_rows, self.pixels, self.size = data.image_rows, pixels, size
         self.augmentation, self.images, self.workers = augmentation, images, workers
-        count = len(data)
-        nothing = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(count + 1, numpy.int64))
-        pairs = EncodedPairs(nothing, data.captions, numpy.arange(count))
-        self._batches = Batches(pairs, tokens, **options)
         self._pool: ThreadPoolExecutor | None = None
 
-    def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches of an epoch.
-
-        epoch: index of the epoch, from 0.
-        """
-        return self._batches.len_epoch(epoch)
-
-    def largest(self, epoch: int) -> int:
-        """Return the index of the batch of an epoch that has the most tokens, including padding."""
-        return self._batches.largest(epoch)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
+    def epoch(self, epoch: int, start: int = 0, data: EncodedPairs | None = None) -> Iterator[ImageBatch]:
         """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
-        texts = self._batches.epoch(epoch, start)
+        texts = super().epoch(epoch, start, data)
         if not self.workers:
             return (self._with_images(text, epoch) for text in texts)
 
@@ -578,7 +548,7 @@ class CaptionBatches:
             yield waiting.popleft().result()
 
     def _with_images(self, text: Batch, epoch: int) -> ImageBatch:
-        rows = torch.from_numpy(self.data.image_rows[text.index.numpy()])
+        rows = torch.from_numpy(self.image_rows[text.index.numpy()])
         if not self.images:
             if self.augmentation is not None:
                 choices = self.augmentation.draw(text.index, epoch, self.pixels.size, self.pixels.size)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.jupyter import JupyterMixin
 from rich.table import Table
 from rich.text import Text
 
@@ -25,12 +26,11 @@ from regard.data.misaligned_pairs import (
     features_of,
     shifted_lines,
 )
-from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin, Parallel
+from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.progress_bar import advancing
-from regard.data.read_text import Raw, invalid_line
+from regard.data.read_text import invalid_line
 from regard.errors import DataError, Setting, UnknownName, message
-from regard.viewing.html_document import safe
 
 __all__ = ["Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
 
@@ -38,8 +38,6 @@ EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
 
 REFUSED = "refused"
-COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
-"""COLUMNS: the column names of the printed report. NUMBERS: the names of the columns with numbers."""
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
 """The word that the report prints for each action of Choices."""
@@ -89,7 +87,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(JupyterMixin):
     """The result of Pairs.inspect(): how many pairs were read and kept, and the problems found.
 
     read: number of pairs read.
@@ -123,53 +121,26 @@ class Report:
         if self.refused is not None:
             raise self.refused
 
-    @property
-    def _title(self) -> str:
-        result = REFUSED if self.refused is not None else f"{self.kept:,} kept"
-        return f"{self.read:,} pairs read, {result}"
-
-    @property
-    def _rows(self) -> list[tuple[str, ...]]:
-        """The rows of the printed table. Each row has one cell for each column in COLUMNS."""
-        rows: list[tuple[str, ...]] = []
-        for finding in self.findings:
-            if finding.count:
-                first = _relative(finding.examples[0].place) if finding.examples else ""
-                rows.append((finding.says, f"{finding.count:,}", f"{finding.dropped:,}", finding.done, first))
-        return rows or [("none", "0", "0", "", "")]
-
     def __rich__(self) -> Table:
-        table = Table(title=self._title, title_justify="left", title_style="bold")
-        for name in COLUMNS:
-            table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
-        for row in self._rows:
-            table.add_row(*map(Text, row), style="red" if row[3] == REFUSED else "")
-        return table
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-        lines = [
-            "<table>",
-            f"<caption>{safe(self._title)}</caption>",
-            f"<thead><tr>{head}</tr></thead><tbody>",
-        ]
-        for row in self._rows:
-            style = ' style="color: #c0392b"' if row[3] == REFUSED else ""
-            cells = "".join(
-                f'<td style="text-align: {"right" if name in NUMBERS else "left"}">{_html(cell)}</td>'
-                for name, cell in zip(COLUMNS, row, strict=True)
+        result = REFUSED if self.refused is not None else f"{self.kept:,} kept"
+        title = f"{self.read:,} pairs read, {result}"
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for name in ("problem", "pairs", "dropped", "action", "first"):
+            table.add_column(
+                name, justify="right" if name in ("pairs", "dropped") else "left", overflow="fold"
             )
-            lines.append(f"<tr{style}>{cells}</tr>")
-        return "\n".join((*lines, "</tbody></table>"))
+        for each in (each for each in self.findings if each.count):
+            first = _relative(each.examples[0].place) if each.examples else ""
+            row = (each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first)
+            table.add_row(*map(Text, row), style="red" if each.done == REFUSED else "")
+        if not table.row_count:
+            table.add_row("none", "0", "0", "", "")
+        return table
 
     def __str__(self) -> str:
         page = io.StringIO()
         Console(file=page, width=120, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
-
-
-def _html(text: str) -> str:
-    return "<br>".join(map(safe, text.splitlines()))
 
 
 def _relative(place: str) -> str:
@@ -189,7 +160,7 @@ def inspect_pairs(origin: Origin, choices: Choices, full: bool = True) -> Report
     """
     examiners = Examiner(choices, keyed=True), Examiner(choices, keyed=True)
     most = MOST_FEATURES if full else BOUNDED
-    tally, counts, refused = _Tally(choices, most if isinstance(origin, Parallel) else 0), None, None
+    tally, counts, refused = _Tally(choices, most if origin.aligned else 0), None, None
     with advancing("checking pairs", origin.size()) as reached:
         try:
             for chunk in origin.chunks(examiners):
@@ -197,23 +168,13 @@ def inspect_pairs(origin: Origin, choices: Choices, full: bool = True) -> Report
                 reached(chunk.reached)
         except CountsDiffer as difference:
             counts, refused = counts_differ(difference, *tally.features(), most)
-    digest = hashlib.blake2b(repr(_deciding(choices)).encode(), digest_size=16)
+    # The choices that decide which pairs are kept: not a limit if pairs that exceed it are kept.
+    bounds = {"longest": choices.long, "ratio": choices.uneven}
+    deciding = [each for each in sorted(asdict(choices).items()) if bounds.get(each[0]) != "keep"]
+    digest = hashlib.blake2b(repr(deciding).encode(), digest_size=16)
     for examiner in examiners:
         digest.update(examiner.digest.digest())
     return tally.report(counts, refused, digest.hexdigest())
-
-
-def _deciding(choices: Choices) -> list[tuple[str, object]]:
-    """Return the names and values of the choices that decide which pairs are kept.
-
-    `longest` and `ratio` are not included if pairs that exceed them are kept.
-    """
-    unused = {
-        bound
-        for bound, kind in (("longest", "long"), ("ratio", "uneven"))
-        if choices.done_with(kind) == "keep"
-    }
-    return [(name, value) for name, value in sorted(asdict(choices).items()) if name not in unused]
 
 
 def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable: bool = True) -> DataError:
@@ -230,7 +191,7 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
     block = odd_side(chunk, index, KINDS[kind].bit)
     line, problem = block.index + index, choices.says(kind)
     hint: list[str | Setting] = []
-    if kind == "invalid" or (kind == "malformed" and _is_unread(block.raw, line)):
+    if kind == "invalid" or (kind == "malformed" and block.raw.is_unread(line)):
         # In Shift-JIS, bytes of characters are backslashes, which make JSON invalid.
         problem, advised = invalid_line(block.raw, line)
         hint += [*advised, "; otherwise "] if advised else []
@@ -248,15 +209,6 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
         for word, action in zip((", or use ", *[" or "] * len(actions)), actions, strict=False):
             hint += [word, Setting("Choices", kind, action)]
     return DataError(message(block.place(index), problem, hint=tuple(hint)))
-
-
-def _is_unread(raw: Raw, index: int) -> bool:
-    """Return whether a line is malformed and not valid UTF-8, and its encoding is not named."""
-    try:
-        raw.line(index).decode("utf-8")
-    except UnicodeDecodeError:
-        return bool(raw.whole) and raw.encoding is None
-    return False
 
 
 class _Tally:
@@ -301,10 +253,7 @@ class _Tally:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
     def features(self) -> tuple[Features, Features]:
-        """Return the features (length, last byte, digits) of the source lines and of the target lines.
-
-        Chunks that start after the first `searched` pairs are not included.
-        """
+        """Return the features of the source lines and of the target lines that are searched."""
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
@@ -367,7 +316,11 @@ class _Tally:
 
     def _misaligned(self) -> Finding:
         """Return a Finding with the number of lines that are probably shifted by one; see shifted_lines()."""
-        shifted, examples, says = shifted_lines(*self.features()), list[Example](), "misaligned lines"
+        shifted, examples, says = (
+            shifted_lines(*map(Features.joined, self.line_features)),
+            list[Example](),
+            "misaligned lines",
+        )
         if shifted is not None:
             places = self._place(shifted.source), self._place(shifted.target, side=1)
             unmatched = " and ".join(map(_relative, places))

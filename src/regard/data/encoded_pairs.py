@@ -27,7 +27,7 @@ from regard.files.atomic_io import beside, flush_folder, remove, write
 from regard.files.tensor_file import read_tensors, tensor_blocks
 from regard.files.user_cache import LEFT_OVER, cache_error
 
-__all__ = ["EncodedPairs", "Side", "encode_pairs"]
+__all__ = ["EncodedPairs", "Side", "check_limit", "encode_pairs", "limited"]
 
 SIDES = ("source", "target")
 
@@ -48,6 +48,11 @@ class Side(NamedTuple):
         offsets = numpy.cumsum([0, *map(len, rows)], dtype=numpy.int64)
         flat = itertools.chain.from_iterable(rows)
         return cls(numpy.fromiter(flat, numpy.uint32, int(offsets[-1])), offsets)
+
+    @classmethod
+    def empty(cls, count: int) -> Side:
+        """Create a Side of `count` sentences without tokens."""
+        return cls(numpy.zeros(0, numpy.uint32), numpy.zeros(count + 1, numpy.int64))
 
     def at(self, index: int) -> NDArray[Any]:
         """Return the token ids of the sentence at this index."""
@@ -81,6 +86,8 @@ class EncodedPairs:
     >>> len(data), data.source(0), data.target_lengths
     (2, array([7, 8], dtype=uint32), array([1, 3], dtype=int32))
     """
+
+    unit = "pairs"
 
     def __init__(
         self,
@@ -135,7 +142,8 @@ class EncodedPairs:
         return index % len(self)
 
     def __repr__(self) -> str:
-        return f"EncodedPairs({len(self)} pairs, {self.skipped} skipped, {self.truncated} truncated)"
+        counts = f"{len(self)} {self.unit}, {self.skipped} skipped, {self.truncated} truncated"
+        return f"{type(self).__name__}({counts})"
 
 
 VERSION = 2
@@ -147,6 +155,30 @@ CHUNK = 20_000
 """Number of pairs that are encoded at a time, to limit the memory use."""
 
 OVER = ("skip", "truncate")
+
+
+def check_limit(call: str, longest: int | None, over: str) -> None:
+    """Raise UnknownName or ArgumentError if the arguments of limited() are invalid."""
+    if over not in OVER:
+        raise UnknownName("value of over", over, OVER)
+    if longest is not None and longest < 1:
+        expected = "1 or more, or None for no limit"
+        raise ArgumentError(message(call, f"longest is {longest}", expected=expected))
+
+
+def limited(
+    sides: Sequence[Sequence[Sequence[int]]], longest: int | None, over: str
+) -> tuple[list[Side], NDArray[numpy.int64], int]:
+    """Drop ("skip") or cut ("truncate") the samples with over `longest` tokens on one of their sides.
+
+    Returns the sides of the samples that are kept, their indices, and the number of too long samples.
+    """
+    sizes = numpy.array([list(map(len, rows)) for rows in sides])
+    long = sizes.max(0) > (longest or numpy.inf)
+    kept = numpy.flatnonzero(~long) if over == "skip" else numpy.arange(len(long))
+    short = not long.any()
+    cut = [Side.of(rows if short else [rows[at][:longest] for at in kept.tolist()]) for rows in sides]
+    return cut, kept, int(long.sum())
 
 
 class SizedPairs(Protocol):
@@ -190,11 +222,7 @@ def encode_pairs(
     >>> data, data.source(1), data.target(1)
     (EncodedPairs(2 pairs, 1 skipped, 0 truncated), array([4, 6], dtype=uint16), array([4, 6], dtype=uint16))
     """
-    if over not in OVER:
-        raise UnknownName("value of over", over, OVER)
-    if longest is not None and longest < 1:
-        expected = "1 or more, or None for no limit"
-        raise ArgumentError(message("encode_pairs()", f"longest is {longest}", expected=expected))
+    check_limit("encode_pairs()", longest, over)
     if not hasattr(pairs, "__len__"):
         problem = f"pairs is of type {type(pairs).__name__}, which has no length"
         expected = "Pairs, or a list of (source, target)"
@@ -274,15 +302,12 @@ def _store(
         while chunk := list(itertools.islice(iterator, CHUNK)):
             texts = zip(*map(sides, chunk), strict=True)
             rows = [each.encode_lines(text) for each, text in zip(tokenizers, texts, strict=True)]
-            sizes = numpy.array([list(map(len, side)) for side in rows])
-            long = sizes.max(0) > (longest or numpy.inf)
-            kept = numpy.flatnonzero(~long) if over == "skip" else numpy.arange(len(chunk))
-            for side, file, dtype, counts in zip(rows, files, dtypes, lengths, strict=True):
-                cut = Side.of([side[at][:longest] for at in kept.tolist()] if long.any() else side)
-                file.write(cut.tokens.astype(dtype).tobytes())
-                counts.append(cut.lengths())
+            cut, kept, long = limited(rows, longest, over)
+            for side, file, dtype, counts in zip(cut, files, dtypes, lengths, strict=True):
+                file.write(side.tokens.astype(dtype).tobytes())
+                counts.append(side.lengths())
             numbers.append(kept + read)
-            read, over_long = read + len(chunk), over_long + int(long.sum())
+            read, over_long = read + len(chunk), over_long + long
             reached(read)
         if read != len(pairs):
             problem, hint = (

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data.batch import BOS, EOS, PAD, UNK, TextBatch
-from regard.data.batching import SimilarLengths, padded_rows
+from regard.data.batching import SimilarLengths, check_integers, check_rank, check_start, padded_rows
 from regard.data.encoded_pairs import EncodedPairs, Side
 from regard.data.read_text import checked_paths, read_lines
 from regard.data.tokenizers.tokenizer import Tokenizer, clean
@@ -157,7 +157,7 @@ class EncodedText:
         kept = (pair for pair in numbered if pair[1]) if layout == "documents" else numbered
         dtype = numpy.uint16 if tokenizer.size <= 2**16 else numpy.uint32
         tokens, lengths, numbers, counts = [numpy.zeros(0, dtype)], [0], list[int](), TextCounts(0, 0, 0)
-        for chunk in _chunks(kept):
+        while chunk := list(itertools.islice(kept, CHUNK)):
             texts = [text for _, text in chunk]
             rows = tokenizer.encode_lines(texts)
             lengths += map(len, rows)
@@ -204,12 +204,6 @@ def encode_text(
     name = shown(paths[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
     lines = itertools.chain.from_iterable(read_lines(path, encoding) for path in paths)
     return EncodedText.from_lines(lines, tokenizer, layout=layout, name=name)
-
-
-def _chunks(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    remaining = iter(lines)
-    while chunk := list(itertools.islice(remaining, CHUNK)):
-        yield chunk
 
 
 Numbers = NDArray[numpy.int64]
@@ -275,7 +269,7 @@ class StreamBatches:
         call = "StreamBatches()"
         positive(call, window=window, streams=streams)
         _check_layout(call, text, "continuous")
-        _check_rank(call, rank, world)
+        check_rank(call, rank, world)
         self.text, self.window, self.rank, self.world = text, window, rank, world
         length = text.token_count // (streams * world)
         if length < window:
@@ -298,7 +292,7 @@ class StreamBatches:
         If `start` is not 0, `carried` is True for the first batch: the model must continue from its state
         after batch start - 1.
         """
-        _check_start("StreamBatches.epoch()", start, self.len_epoch(epoch))
+        check_start("StreamBatches.epoch()", start, self.len_epoch(epoch))
         return self._batches(start)
 
     def len_epoch(self, epoch: int) -> int:
@@ -361,9 +355,8 @@ class WindowBatches:
         call = "WindowBatches()"
         positive(call, window=window, tokens=tokens)
         _check_layout(call, text, "continuous")
-        _check_rank(call, rank, world)
-        if not isinstance(seed, int) or seed < 0:
-            raise ArgumentError(message(call, f"seed is {seed!r}", expected="an integer, 0 or more"))
+        check_rank(call, rank, world)
+        check_integers(call, 0, seed=seed)
         if text.token_count < window * world:
             each = f" for each of {world} processes" if world > 1 else ""
             problem = f"the window has {window:,} tokens{each}, but the text has {text.token_count:,}"
@@ -380,7 +373,7 @@ class WindowBatches:
         """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
         begins, ends = self._plan(epoch)
         cuts = self._cuts(len(begins))
-        _check_start("WindowBatches.epoch()", start, len(cuts) - 1)
+        check_start("WindowBatches.epoch()", start, len(cuts) - 1)
         return self._batches(begins, ends, cuts[start:])
 
     def len_epoch(self, epoch: int) -> int:
@@ -514,15 +507,3 @@ def _check_layout(call: str, text: EncodedText, layout: str) -> None:
     if text.layout != layout:
         hint = f'encode the text with encode_text(..., layout="{layout}")'
         raise ArgumentError(message(call, f"the layout of the text is {text.layout!r}", hint=hint))
-
-
-def _check_rank(call: str, rank: int, world: int) -> None:
-    positive(call, world=world)
-    if not isinstance(rank, int) or not 0 <= rank < world:
-        raise ArgumentError(message(call, f"rank is {rank!r}", expected=f"a rank from 0 to {world - 1}"))
-
-
-def _check_start(call: str, start: int, batches: int) -> None:
-    if not 0 <= start <= batches:
-        expected = f"0 to {batches}, the number of batches"
-        raise ArgumentError(message(call, f"start is {start}", expected=expected))

@@ -36,9 +36,7 @@ from regard.data.table_formats import (
     column_rows,
     fields_of,
     is_csv,
-    json_array_rows,
-    parquet_rows,
-    record_format,
+    record_rows,
     similar_columns,
     too_few_columns,
     valid_cell,
@@ -309,9 +307,10 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
         if header is None:
             return
         hint = "if the file has no header line, use column numbers, starting at 1"
-        known = {name.strip() for name in header.value} >= set(columns.all)
-        if not known and (likely := _meant_columns(path, header.value, columns, encoding)):
-            hint = f"name the columns of label and text, e.g. --columns {shell_word(likely)}; {hint}"
+        if not {name.strip() for name in header.value} >= set(columns.all):
+            likely = likely_columns(path, encoding) if len(columns.all) == 2 else ""
+            if likely := likely or similar_columns(header.value, columns.all):
+                hint = f"name the columns of label and text, e.g. --columns {shell_word(likely)}; {hint}"
         places = column_places(path, header.value, columns.all, hint)
     else:
         places = column_places(path, (), columns.all, "")
@@ -325,12 +324,6 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
             cells = [""] * (max(places) + 1)
         label, *texts = (valid_cell(cells[at], shown(path), row.number, encoding) for at in places)
         yield Row(row.number, label.strip(), tuple(texts))
-
-
-def _meant_columns(path: Path, header: Sequence[str], columns: Columns, encoding: str | None) -> str:
-    """Return the columns that are probably meant by names that the header does not have; "" if unknown."""
-    likely = likely_columns(path, encoding) if len(columns.all) == 2 else ""
-    return likely or similar_columns(header, columns.all)
 
 
 def likely_columns(path: Path, encoding: str | None = None) -> str:
@@ -361,25 +354,15 @@ def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]
 
     The column name "a.b" means the field "b" of the object in the field "a".
     """
-    check_format(path, "jsonl", "read_labelled")
-    names, kind = tuple(map(str, columns.all)), record_format(path, encoding)
-    if kind != "lines":
-        rows = parquet_rows(path, names) if kind == "parquet" else json_array_rows(path, encoding)
-        for row in rows:
-            place = f"{shown(path)}, row {row.number}"
-            yield _labelled(row.number, _fields(row.value, names, place), place)
-        return
-    for number, line in enumerate(read_lines(path, encoding), 1):
-        if not line.strip():
-            yield Row(number, "", ("",) * len(columns.texts))
-            continue
-        place = f"{shown(path)}, line {number}"
-        yield _labelled(number, fields_of_json(line, names, place), place)
-
-
-def _labelled(number: int, values: Sequence[Any], place: str) -> Row:
-    label, *texts = values
-    return Row(number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
+    names = tuple(map(str, columns.all))
+    rows, unit = record_rows(path, names, encoding, "read_labelled")
+    for row in rows:
+        place = f"{shown(path)}, {unit} {row.number}"
+        valid_cell(row.line, shown(path), row.number, encoding)
+        if row.reason:
+            raise DataError(message(place, row.reason))
+        label, *texts = [None] * len(names) if row.value is None else _fields(row.value, names, place)
+        yield Row(row.number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
 
 
 def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
@@ -481,16 +464,16 @@ def checked_columns(
         None, the default of the format is used; if second is None, the data are not pairs.
     """
     own = FORMATS[kind]
-    texts = (_or_default(text, own.text), *(() if second is None else (second,)))
-    columns = Columns(_or_default(label, own.label), texts)
-    given = ", ".join(map(repr, columns.all))
-    if own.label is None:
+    if own.label is None or own.text is None:
         if (label, text, second) != (None, None, None):
             problem = f"label, text or second is set, but the format {kind!r} has no columns"
             raise ArgumentError(
                 message(call, problem, hint='do not set these arguments, or use format="tsv" or "jsonl"')
             )
         return Columns("label", ("text",))
+    texts = (own.text if text is None else text, *(() if second is None else (second,)))
+    columns = Columns(own.label if label is None else label, texts)
+    given = ", ".join(map(repr, columns.all))
     if len(set(columns.all)) != len(columns.all):
         raise ArgumentError(message(call, f"two columns are the same: {given}", expected="different columns"))
     names = all(isinstance(column, str) and column for column in columns.all)
@@ -502,9 +485,7 @@ def checked_columns(
     return columns
 
 
-def _or_default(value: int | str | None, default: int | str | None) -> Any:
-    return default if value is None else value
-
+CHECK_LABELS = "check which column the labels are in"
 
 EMPTY = ("skip", "error")
 """What to do with an empty text: "skip" drops and counts it, "error" raises DataError."""
@@ -615,12 +596,11 @@ class LabelledTexts:
         different = set(self.labels)
         if len(different) < 2:
             problem = f"all {len(self):,} texts have the label {printable(self.labels[0])[:80]!r}"
-            hint = "check which column the labels are in"
-            raise DataError(message(self.name, problem, expected="at least two labels", hint=hint))
+            raise DataError(message(self.name, problem, expected="at least two labels", hint=CHECK_LABELS))
         if len(self) >= MANY and len(different) >= 0.9 * len(self):
             problem = f"the {len(self):,} texts have {len(different):,} different labels"
-            hint = "check which column the labels are in"
-            raise DataError(message(self.name, problem, expected="several texts for each label", hint=hint))
+            expected = "several texts for each label"
+            raise DataError(message(self.name, problem, expected=expected, hint=CHECK_LABELS))
         return Labels.of(different)
 
     def label_indices(self, labels: Labels) -> NDArray[numpy.int64]:
@@ -693,12 +673,14 @@ def read_labelled(
         )
     files = checked_paths(call, paths)
     kinds = [format_of(path, format) for path in files]
-    pairs = second is not None
-    rows = _Rows(empty, frozenset(ignore), pairs)
+    rows = []
     for path, kind in zip(files, kinds, strict=True):
         columns = checked_columns(call, kind, label, text, second)
-        rows.add_file(path, FORMATS[kind].rows(path, columns, encoding))
-    return rows.result()
+        rows.append(list(FORMATS[kind].rows(path, columns, encoding)))
+        if not rows[-1]:
+            hint = "the file has only a header line" if path.stat().st_size else "the file is empty"
+            raise DataError(message(shown(path), "the file contains no texts", hint=hint))
+    return _collected([shown(path) for path in files], rows, second is not None, empty, ignore)
 
 
 def labelled_from_lists(
@@ -721,10 +703,9 @@ def labelled_from_lists(
         if len(values) != len(texts):
             problem = f"there are {len(texts)} texts and {len(values)} {name}"
             raise DataError(message(call, problem, expected="the same number of both"))
-    rows = _Rows("skip", frozenset(), seconds is not None)
     both = zip(texts, strict=True) if seconds is None else zip(texts, seconds, strict=True)
-    rows.add("lists", (Row(at, *row) for at, row in enumerate(zip(labels, both, strict=True), 1)))
-    return rows.result()
+    rows = [Row(at, *row) for at, row in enumerate(zip(labels, both, strict=True), 1)]
+    return _collected(["lists"], [rows], seconds is not None)
 
 
 def format_of(path: Path, requested: str | None) -> str:
@@ -744,69 +725,41 @@ def format_of(path: Path, requested: str | None) -> str:
     )
 
 
-class _Rows:
-    """Collects the labelled texts of several files.
-
-    empty: "skip" drops empty texts, "error" raises DataError.
-    ignore: texts with these labels are dropped.
-    pairs: whether the texts are pairs.
-    """
-
-    def __init__(self, empty: str, ignore: frozenset[str], pairs: bool):
-        self.on_empty, self.ignore, self.pairs = empty, ignore, pairs
-        self.sides: tuple[list[str], list[str]] = ([], [])
-        self.labels: list[str] = []
-        self.lines: list[int] = []
-        self.files: list[int] = []
-        self.names: list[str] = []
-        self.empty = self.ignored = 0
-
-    def add_file(self, path: Path, rows: Iterable[Row]) -> None:
-        if not self.add(shown(path), rows):
-            hint = "the file has only a header line" if path.stat().st_size else "the file is empty"
-            raise DataError(message(shown(path), "the file contains no texts", hint=hint))
-
-    def add(self, name: str, rows: Iterable[Row]) -> int:
-        """Add the labelled texts of a file. Return the number of texts, including those that are dropped.
-
-        name: the name of the file, for error messages.
-        """
-        self.names.append(name)
-        count = 0
-        for row in rows:
-            count += 1
-            place = f"{name}, line {row.number}"
-            if not all(map(clean, row.texts)):
-                if self.on_empty == "error":
-                    hint = 'delete the line, or use empty="skip"'
-                    raise DataError(message(place, "the text is empty", hint=hint))
-                self.empty += 1
-            elif row.label in self.ignore:
-                self.ignored += 1
-            elif not row.label:
-                hint = "check which column the labels are in"
-                raise DataError(message(place, "the label is empty", hint=hint))
-            else:
-                for side, text in zip(self.sides, row.texts, strict=False):
-                    side.append(text)
-                self.labels.append(row.label)
-                self.lines.append(row.number)
-                self.files.append(len(self.names) - 1)
-        return count
-
-    def result(self) -> LabelledTexts:
-        name = ", ".join(self.names) if len(self.names) <= 4 else f"{self.names[0]}, ..., {self.names[-1]}"
-        if not self.labels:
-            problem = f"no text is left: {self.empty} are empty, {self.ignored} have a label to ignore"
-            raise DataError(message(name, problem, expected="at least one labelled text"))
-        return LabelledTexts(
-            tuple(self.sides[0]),
-            tuple(self.sides[1]) if self.pairs else None,
-            tuple(self.labels),
-            name,
-            numpy.array(self.lines, numpy.int64),
-            numpy.array(self.files, numpy.int64),
-            tuple(self.names),
-            self.empty,
-            self.ignored,
-        )
+def _collected(
+    names: Sequence[str],
+    files: Sequence[Sequence[Row]],
+    pairs: bool,
+    on_empty: str = "skip",
+    ignore: Sequence[str] = (),
+) -> LabelledTexts:
+    """Return the labelled texts of several files, without empty texts and texts with a label in `ignore`."""
+    kept: list[tuple[int, Row]] = []
+    empty = ignored = 0
+    for file, row in ((file, row) for file, rows in enumerate(files) for row in rows):
+        place = f"{names[file]}, line {row.number}"
+        if not all(map(clean, row.texts)):
+            if on_empty == "error":
+                hint = 'delete the line, or use empty="skip"'
+                raise DataError(message(place, "the text is empty", hint=hint))
+            empty += 1
+        elif row.label in ignore:
+            ignored += 1
+        elif not row.label:
+            raise DataError(message(place, "the label is empty", hint=CHECK_LABELS))
+        else:
+            kept.append((file, row))
+    name = ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
+    if not kept:
+        problem = f"no text is left: {empty} are empty, {ignored} have a label to ignore"
+        raise DataError(message(name, problem, expected="at least one labelled text"))
+    return LabelledTexts(
+        tuple(row.texts[0] for _, row in kept),
+        tuple(row.texts[1] for _, row in kept) if pairs else None,
+        tuple(row.label for _, row in kept),
+        name,
+        numpy.array([row.number for _, row in kept], numpy.int64),
+        numpy.array([file for file, _ in kept], numpy.int64),
+        tuple(names),
+        empty,
+        ignored,
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,6 @@ __all__ = [
     "BOUNDED",
     "MOST_FEATURES",
     "Features",
-    "Missing",
     "Shifted",
     "counts_differ",
     "features_of",
@@ -72,12 +70,6 @@ Files with the same line count: only the first MOST lines are searched for shift
 Files with different line counts: each extra line is located separately only if the shorter file has at most
 MOST lines. Otherwise, the extra lines are assumed to be consecutive."""
 
-NEAR, FAR = 500, 150
-"""Two distances, in lines, from the line that is suspected to have no counterpart in the other file.
-
-NEAR: word translations are learned from the lines up to this distance before and after the suspected line.
-FAR: the line without a counterpart is searched for up to this distance from the suspected line."""
-
 NAMED = 3
 """Maximum number of lines without a counterpart that the error message lists."""
 
@@ -87,8 +79,6 @@ FEWEST, PARALLEL = 20, 0.8
 To test the correlation, the length ratio of source line i and target line i is computed for all i. Then the
 target lines are shuffled, and the ratios are computed again. The first ratios must vary less: their spread
 divided by the spread of the second ratios must be below PARALLEL."""
-
-Words = frozenset[str]
 
 
 class Features(NamedTuple):
@@ -211,22 +201,8 @@ class Shifted(NamedTuple):
     lines: int
 
 
-class Missing(NamedTuple):
-    """A line of the longer of two parallel files that probably has no translation in the shorter file.
-
-    line: index of this line, from 0.
-    gains: one number for each line i of the shorter file. If the number is positive, `line` probably comes
-        after the translation of line i; if it is negative, before the translation. In the second case, line i
-        is paired with a later line than in the first case. The number is the score of the pair in the first
-        case, minus the score of the pair in the second case.
-    """
-
-    line: int
-    gains: Scores
-
-
-def lines_without_counterpart(source: Features, target: Features) -> list[Missing]:
-    """Return the lines of the longer of two parallel files that probably have no counterpart in the other.
+def lines_without_counterpart(source: Features, target: Features) -> list[int]:
+    """Return the lines, from 0, of the longer of two files that probably have no counterpart in the other.
 
     source, target: the features (length, last byte, digits) of all lines of the two files.
 
@@ -248,15 +224,11 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
         one, other = short.part(first, last), long.part(first + offset, last + offset)
         return (other, one) if swapped else (one, other)
 
-    jumps, gain, scores = _aligned(pair_lines, shared, offsets, 3)
+    jumps, gain = _aligned(pair_lines, shared, offsets, 3)
     if gain < CLEAR:
         return []
     lines_per_jump = 1 if few else extra
-    return [
-        Missing(jump + number + more, scores[number] - scores[number + 1])
-        for number, jump in enumerate(jumps)
-        for more in range(lines_per_jump)
-    ]
+    return [jump + number + more for number, jump in enumerate(jumps) for more in range(lines_per_jump)]
 
 
 def _aligned(
@@ -264,7 +236,7 @@ def _aligned(
     shared: int,
     offsets: Sequence[int],
     rounds: int,
-) -> tuple[list[int], float, list[Scores]]:
+) -> tuple[list[int], float]:
     """Find the lines at which the offset between two files changes. See _best_jumps().
 
     pair_lines: returns the features of the paired lines from index `first` to `last` - 1 with an offset.
@@ -272,7 +244,7 @@ def _aligned(
     offsets: the offset of the first lines, then the offsets to which it changes in turn.
     rounds: how many times the lines are scored; each time, the features of the pairs found before are used.
 
-    Returns the lines, the gain, and the scores of all lines for each offset.
+    Returns the lines and the gain.
     """
     every = {offset: pair_lines(0, shared, offset) for offset in offsets}
     aligned = list(every.values())
@@ -285,7 +257,7 @@ def _aligned(
             pair_lines(first, last, offset)
             for offset, first, last in zip(offsets, bounds[:-1], bounds[1:], strict=True)
         ]
-    return jumps, gain, scores
+    return jumps, gain
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
@@ -334,7 +306,7 @@ def shifted_lines(source: Features, target: Features) -> Shifted | None:
 
     best, shifted = 10.0 + 2.0 * math.log(count + 1), None
     for offset in (1, -1):
-        (first, last), gain, _ = _aligned(pair_lines, count, [0, offset, 0], 2)
+        (first, last), gain = _aligned(pair_lines, count, [0, offset, 0], 2)
         if gain > best:
             places = (last, first) if offset > 0 else (first, last)
             best, shifted = gain, Shifted(*places, last - first)
@@ -363,12 +335,6 @@ def counts_differ(
     names = [shown(path) for path in difference.paths]
     lines = [f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"]
     missing = lines_without_counterpart(sides[0], sides[1]) if complete else []
-    if 0 < abs(counts[1] - counts[0]) <= FEW:
-        short, long = difference.paths[1 - longer], difference.paths[longer]
-        encoding = difference.encoding
-        unmatched = [_by_words(short, long, each, number, encoding) for number, each in enumerate(missing)]
-    else:
-        unmatched = [each.line for each in missing]
     if not complete and most < MOST_FEATURES:
         hint = "regard data check locates the extra lines"
     elif not complete:
@@ -378,13 +344,13 @@ def counts_differ(
         if _look_parallel(sides[0].part(0, shared), sides[1].part(0, shared)):
             hint = f"check the end of {names[1 - longer]}: the first {shared:,} lines look parallel"
     else:
-        for line in unmatched[:NAMED]:
+        for line in missing[:NAMED]:
             lines.append(
                 f"line {line + 1:,} of {names[longer]} seems to have no counterpart in {names[1 - longer]}:"
             )
             text = _lines(difference.paths[longer], line, line + 1, difference.encoding)
             lines.append(f"  {printable(''.join(text))[:60]}")
-        more = len(unmatched) - NAMED
+        more = len(missing) - NAMED
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
         hint = "compare the files near this line: a line is missing, or one line was split in two"
     return counts, DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
@@ -403,78 +369,6 @@ def _look_parallel(source: Features, target: Features) -> bool:
     shuffled = length_ratios(source, Features(target.lengths[order], target.marks, target.digits))
     own, other = (float(numpy.abs(each - numpy.median(each)).mean()) for each in (ratios, shuffled))
     return own < PARALLEL * other
-
-
-def _by_words(short: Path, long: Path, missing: Missing, offset: int, encoding: str | None) -> int:
-    """Return the exact index of a line without a counterpart in the longer of two parallel files.
-
-    short, long: the shorter file and the longer file.
-    missing: the line, found by length, final punctuation and digits. Its index is only approximate, because
-        neighbouring lines often have the same length and punctuation, especially in sorted files. This
-        function also compares words; it learns word translations from the lines near `missing`.
-    offset: number of lines without a counterpart before this line.
-    encoding: the encoding of the files; None is UTF-8.
-    """
-    jump = missing.line - offset
-    first = max(jump - NEAR, 0)
-    ours = [frozenset(line.lower().split()) for line in _lines(short, first, jump + NEAR, encoding)]
-    last = jump + NEAR + offset + 1
-    theirs = [frozenset(line.lower().split()) for line in _lines(long, first + offset, last, encoding)]
-    count = min(len(ours), len(theirs) - 1)
-    place = begun = jump - first
-    least, most = max(begun - FAR, 0), begun + FAR
-    for _ in range(3):
-        similarity = _Dictionary(ours[:count], theirs[: count + 1], place)
-        by_words = [similarity(i, i) - similarity(i, i + 1) for i in range(count)]
-        gains = numpy.array(by_words) + missing.gains[first : first + count]
-        sums = numpy.concatenate(([0.0], numpy.cumsum(gains)))
-        place = least + int(numpy.argmax(sums[least : most + 1]))
-    return first + place + offset
-
-
-class _Dictionary:
-    """Scores how well a source line and a target line match, by word translations.
-
-    The translations are learned from the words that occur together in paired lines. There is one more target
-    line than source lines.
-
-    source, target: the lines, each as a set of words.
-    place: index of the target line without a counterpart. Source line i is paired with target line i if
-        i < place, otherwise with target line i + 1.
-    """
-
-    def __init__(self, source: list[Words], target: list[Words], place: int):
-        self.source, self.target, self.place = source, target, place
-        pairs = [(words, target[self.partner(i)]) for i, words in enumerate(source)]
-        self.ours = Counter(word for words, _ in pairs for word in words)
-        self.theirs = Counter(word for _, words in pairs for word in words)
-        self.both = Counter((a, b) for one, other in pairs for a in one for b in other)
-
-    def partner(self, line: int) -> int:
-        """Return the index of the target line that is paired with the source line of index `line`."""
-        return line + (line >= self.place)
-
-    def __call__(self, i: int, j: int) -> float:
-        """Return how well source line i and target line j match.
-
-        Each word has the score of its best translation in the other line. The result is the mean word score
-        of line i plus the mean word score of line j. The counts of words that occur together do not include
-        lines i and j, because the pair would increase its own score.
-        """
-        one, other = self.source[i], self.target[j]
-        same = self.partner(i) == j
-        of_one: Words = frozenset() if same else self.target[self.partner(i)]
-        of_other: Words = frozenset() if same or j == self.place else self.source[j - (j > self.place)]
-        best, best_for = dict.fromkeys(one, 0.0), dict.fromkeys(other, 0.0)
-        for a in one:
-            for b in other:
-                twice = (a in of_other) + (b in of_one)
-                together = self.both[a, b] - (same or twice)
-                if together > 0:
-                    ours, theirs = self.ours[a] - 1 - (a in of_other), self.theirs[b] - 1 - (b in of_one)
-                    fit = math.log((together + 0.5) / (ours * theirs / len(self.source) + 0.5))
-                    best[a], best_for[b] = max(best[a], fit), max(best_for[b], fit)
-        return sum(sum(each.values()) / max(len(each), 1) for each in (best, best_for))
 
 
 def _lines(path: Path, first: int, last: int, encoding: str | None) -> list[str]:

@@ -1,14 +1,13 @@
 """Blocks of sentence pairs: read from files or collections, and checked for problems line by line.
 
-To add a format, write the reader of its rows in table_formats.py, its class here, and a keyword of
-read_pairs().
+To add a format, write the reader of its rows in table_formats.py, a constructor of Origin here, and a keyword
+of read_pairs().
 """
 
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from regard.data.pair_checks import KINDS, SHORT, Choices
 from regard.data.read_text import Marks, Raw, checked_path, read_blocks, to_bytes
-from regard.data.table_formats import Two, column_pairs, field_pairs, list_pairs
+from regard.data.table_formats import Columns, Two, column_pairs, field_pairs, list_pairs
 from regard.errors import printable, shown
 
-__all__ = ["Block", "Chunk", "CountsDiffer", "Examiner", "JsonLines", "Origin", "Parallel", "Rows", "Tabbed"]
+__all__ = ["Block", "Chunk", "CountsDiffer", "Examiner", "Origin"]
 
 LONGEST_EXCERPT = 60
 
@@ -195,24 +194,66 @@ class CountsDiffer(Exception):
 Blocks = Iterator[tuple[Block, Block]]
 
 
-class Origin(ABC):
-    """Where sentence pairs are read from: files or a collection. It can be read any number of times."""
+@dataclass(frozen=True)
+class Origin:
+    """Where sentence pairs are read from: files or a collection. It can be read any number of times.
 
-    @abstractmethod
-    def parts(self) -> Sequence[tuple[Path, ...]]:
-        """Return the files that are read together, one group after the other; () for a collection."""
+    parts: the files that are read together, one group after the other; (()) for a collection.
+    blocks: function that yields blocks of source lines and of as many target lines of one of `parts`. The
+        examiners check the source lines and the target lines.
+    encoding: the encoding of the files; None is UTF-8.
+    rows: number of rows of a collection; 0 if it is unknown.
+    aligned: whether line n of a target file translates line n of its source file.
+    """
 
-    @abstractmethod
-    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
-        """Yield blocks of source lines and of as many target lines of one of parts()."""
+    parts: Sequence[tuple[Path, ...]]
+    blocks: Callable[[tuple[Path, ...], Examiners], Blocks]
+    encoding: str | None = None
+    rows: int = 0
+    aligned: bool = False
+
+    @classmethod
+    def parallel(cls, sources: Sequence[Path], targets: Sequence[Path], encoding: str | None) -> Origin:
+        """Read parallel files: line n of a target file translates line n of its source file."""
+
+        def blocks(part: tuple[Path, ...], examiners: Examiners) -> Blocks:
+            source, target = part
+            left = map(examiners[0], read_blocks(source, encoding))
+            right = map(examiners[1], read_blocks(target, encoding))
+            return _aligned(left, right, (source, target), encoding)
+
+        return cls(tuple(zip(sources, targets, strict=True)), blocks, encoding, aligned=True)
+
+    @classmethod
+    def tables(cls, paths: Sequence[Path], columns: Columns, encoding: str | None) -> Origin:
+        """Read TSV or CSV files. `columns`: source and target, as numbers from 1 or names in the header."""
+        return cls._of_files(paths, lambda path: column_pairs(path, columns, encoding), encoding)
+
+    @classmethod
+    def records(cls, paths: Sequence[Path], fields: tuple[str, str], encoding: str | None) -> Origin:
+        """Read JSON lines, JSON arrays or Parquet files. `fields`: the fields of source and target."""
+        return cls._of_files(paths, lambda path: field_pairs(path, fields, encoding), encoding)
+
+    @classmethod
+    def collection(cls, rows: Iterable[Any], fields: tuple[str, str] | None = None) -> Origin:
+        """Read a Python collection of (source, target), or of rows with a source and a target field."""
+        count = len(rows) if isinstance(rows, Sized) else 0
+        return cls([()], lambda part, examiners: _examined(list_pairs(rows, fields), examiners), rows=count)
+
+    @classmethod
+    def _of_files(
+        cls, paths: Sequence[Path], read: Callable[[Path], Iterator[Two]], encoding: str | None
+    ) -> Origin:
+        parts = tuple((path,) for path in paths)
+        return cls(parts, lambda part, examiners: _examined(read(part[0]), examiners), encoding)
 
     def size(self) -> int:
         """Return the size of the data in bytes or rows, the unit of Chunk.reached; 0 if it is unknown."""
-        return sum(part[0].stat().st_size for part in self.parts())
+        return self.rows + sum(part[0].stat().st_size for part in self.parts if part)
 
     def stamp(self) -> Stamp:
         """Return the size and the modification time of each file, to detect changes; () for a collection."""
-        status = (checked_path(path).stat() for part in self.parts() for path in part)
+        status = (checked_path(path).stat() for part in self.parts for path in part)
         return tuple((each.st_size, each.st_mtime_ns) for each in status)
 
     def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
@@ -221,91 +262,11 @@ class Origin(ABC):
         examiners: two objects: the first checks the source lines, the second checks the target lines.
         """
         position = reached = 0
-        for part in self.parts() or [()]:
+        for part in self.parts:
             for source, target in self.blocks(part, examiners):
                 yield Chunk(source, target, position, reached + source.raw.reached)
                 position += len(source)
             reached += part[0].stat().st_size if part else 0
-
-
-@dataclass(frozen=True)
-class Parallel(Origin):
-    """Sentence pairs from parallel files: line n of a target file translates line n of its source file.
-
-    sources, targets: the source files, and the target file of each source file.
-    encoding: the encoding of the files; None is UTF-8.
-    """
-
-    sources: tuple[Path, ...]
-    targets: tuple[Path, ...]
-    encoding: str | None = None
-
-    def parts(self) -> Sequence[tuple[Path, ...]]:
-        return tuple(zip(self.sources, self.targets, strict=True))
-
-    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
-        source, target = part
-        left = map(examiners[0], read_blocks(source, self.encoding))
-        right = map(examiners[1], read_blocks(target, self.encoding))
-        return _aligned(left, right, (source, target), self.encoding)
-
-
-@dataclass(frozen=True)
-class Tabbed(Origin):
-    """Sentence pairs from TSV or CSV files. Columns other than source and target are ignored.
-
-    columns: the source column and the target column, as numbers from 1 or as names in the header line.
-    encoding: the encoding of the files; None is UTF-8.
-    """
-
-    paths: tuple[Path, ...]
-    columns: tuple[int, int] | tuple[str, str]
-    encoding: str | None = None
-
-    def parts(self) -> Sequence[tuple[Path, ...]]:
-        return tuple((path,) for path in self.paths)
-
-    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
-        return _examined(column_pairs(part[0], self.columns, self.encoding), examiners)
-
-
-@dataclass(frozen=True)
-class JsonLines(Origin):
-    """Sentence pairs from files with one JSON object per line, JSON arrays of objects, or Parquet files.
-
-    fields: the source field and the target field; "translation.de" is the field "de" in "translation".
-    encoding: the encoding of the files; None is UTF-8.
-    """
-
-    paths: tuple[Path, ...]
-    fields: tuple[str, str]
-    encoding: str | None = None
-
-    def parts(self) -> Sequence[tuple[Path, ...]]:
-        return tuple((path,) for path in self.paths)
-
-    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
-        return _examined(field_pairs(part[0], self.fields, self.encoding), examiners)
-
-
-@dataclass(frozen=True)
-class Rows(Origin):
-    """Sentence pairs from a Python collection that can be iterated over repeatedly, such as a list.
-
-    fields: the names of the source field and the target field; None if the rows are (source, target) tuples.
-    """
-
-    rows: Iterable[Any]
-    fields: tuple[str, str] | None = None
-
-    def parts(self) -> Sequence[tuple[Path, ...]]:
-        return ()
-
-    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
-        return _examined(list_pairs(self.rows, self.fields), examiners)
-
-    def size(self) -> int:
-        return len(self.rows) if isinstance(self.rows, Sized) else 0
 
 
 def _examined(pairs: Iterator[Two], examiners: Examiners) -> Blocks:

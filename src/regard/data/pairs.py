@@ -27,19 +27,10 @@ from numpy.typing import NDArray
 
 from regard.data.data_report import Report, inspect_pairs, odd_side, refusal
 from regard.data.line_io import Lines, place_name
-from regard.data.pair_blocks import (
-    Chunk,
-    CountsDiffer,
-    Examiner,
-    JsonLines,
-    Origin,
-    Parallel,
-    Rows,
-    Stamp,
-    Tabbed,
-)
+from regard.data.pair_blocks import Chunk, CountsDiffer, Examiner, Origin, Stamp
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.read_text import Paths, check_likely_encoding, checked_path, checked_paths, shown_paths
+from regard.data.table_formats import Columns, check_plain_text
 from regard.data.text_encoding import check_encoding, other_encoding
 from regard.errors import ArgumentError, DataError, Hint, Setting, message, shown
 from regard.files.requirements import install_command
@@ -191,7 +182,7 @@ def read_pairs(
     *,
     tsv: Paths | None = None,
     jsonl: Paths | None = None,
-    columns: tuple[int, int] | tuple[str, str] = (1, 2),
+    columns: Columns = (1, 2),
     fields: tuple[str, str] = ("source", "target"),
     encoding: str | None = None,
     choices: Choices | None = None,
@@ -246,12 +237,13 @@ def read_pairs(
                 if one.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
                     hint = ("if its columns are source and target, use ", Setting("read_pairs", "tsv"))
                 raise ArgumentError(message(shown(one), problem, hint=hint))
-        return Pairs(Parallel(sources, targets, encoding), chosen, shown_paths((*sources, *targets)))
+        check_plain_text((*sources, *targets), encoding)
+        return Pairs(Origin.parallel(sources, targets, encoding), chosen, shown_paths((*sources, *targets)))
     if tsv is not None:
         files = checked_paths("read_pairs()", tsv)
-        return Pairs(Tabbed(files, _two_columns(columns), encoding), chosen, shown_paths(files))
+        return Pairs(Origin.tables(files, _two_columns(columns), encoding), chosen, shown_paths(files))
     files = checked_paths("read_pairs()", jsonl)
-    return Pairs(JsonLines(files, fields, encoding), chosen, shown_paths(files))
+    return Pairs(Origin.records(files, fields, encoding), chosen, shown_paths(files))
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
@@ -271,7 +263,7 @@ def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Ch
     if len(sources) != len(targets):
         problem = f"there are {len(sources)} sources and {len(targets)} targets"
         raise DataError(message("pairs_from_lists()", problem, expected="one target for each source"))
-    return Pairs(Rows(list(zip(sources, targets, strict=True))), choices or Choices(), "lists")
+    return Pairs(Origin.collection(list(zip(sources, targets, strict=True))), choices or Choices(), "lists")
 
 
 def pairs_from_dataset(
@@ -305,10 +297,10 @@ def pairs_from_dataset(
         hint = "use a list or a dataset, not a generator or an open file"
         problem = "dataset is an iterator, which can be read only once"
         raise ArgumentError(message("pairs_from_dataset()", problem, hint=hint))
-    return Pairs(Rows(dataset, (source, target)), choices or Choices(), "data")
+    return Pairs(Origin.collection(dataset, (source, target)), choices or Choices(), "data")
 
 
-def _two_columns(columns: Any) -> tuple[int, int] | tuple[str, str]:
+def _two_columns(columns: Any) -> Columns:
     if isinstance(columns, tuple | list) and len(columns) == 2 and columns[0] != columns[1]:
         named = all(isinstance(each, str) for each in columns)
         if named or all(type(each) is int and each > 0 for each in columns):
@@ -374,10 +366,12 @@ class RowPairs:
     """Sentence pairs from files with source and target on one line: tab-separated columns or JSON objects.
 
     origin: the files and their format.
+    first_line: line number of the first pair in each file: 2 if the files have a header line, otherwise 1.
     repaired: number of pairs read so far that had invalid UTF-8.
     """
 
-    origin: Tabbed | JsonLines
+    origin: Origin
+    first_line: int = 1
     repaired: int = 0
 
     @classmethod
@@ -385,30 +379,22 @@ class RowPairs:
         cls,
         tsv: Sequence[str] | None,
         jsonl: Sequence[str] | None,
-        columns: tuple[int, int] | tuple[str, str] = (1, 2),
+        columns: Columns = (1, 2),
         fields: tuple[str, str] = ("source", "target"),
         encoding: str | None = None,
     ) -> RowPairs:
         """Return the sentence pairs of files with columns (TSV, CSV) or of records (JSON, Parquet).
 
-        tsv: the files with columns; None or empty to read `jsonl`.
-        jsonl: the files of records.
-        columns: the source column and the target column of a TSV file, as numbers from 1 or as names.
-        fields: the names of the source field and the target field of a record.
-        encoding: the encoding of the files; None is UTF-8.
+        tsv: the files with columns; None or empty to read `jsonl`. See read_pairs() for the other arguments.
         """
+        files = tuple(map(checked_path, tsv or jsonl or ()))
         if tsv:
-            return cls(Tabbed(tuple(map(checked_path, tsv)), columns, encoding))
-        return cls(JsonLines(tuple(map(checked_path, jsonl or ())), fields, encoding))
+            return cls(Origin.tables(files, columns, encoding), 2 if isinstance(columns[0], str) else 1)
+        return cls(Origin.records(files, fields, encoding))
 
     @property
     def name(self) -> str:
-        return ", ".join(map(shown, self.origin.paths))
-
-    @property
-    def first_line(self) -> int:
-        """Line number of the first pair in each file: 2 if the files have a header line, otherwise 1."""
-        return 2 if isinstance(self.origin, Tabbed) and isinstance(self.origin.columns[0], str) else 1
+        return ", ".join(shown(path) for (path,) in self.origin.parts)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         examiners = Examiner(KEEP_ALL, keyed=False), Examiner(KEEP_ALL, keyed=False)

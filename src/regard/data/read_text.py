@@ -123,6 +123,14 @@ class Raw:
         """Return the line at this index of the block, as it is in the file, with all its columns."""
         return to_bytes(self.lines()[index])
 
+    def is_unread(self, index: int) -> bool:
+        """Return whether a line of a file without a named encoding is not valid UTF-8."""
+        try:
+            self.line(index).decode("utf-8")
+        except UnicodeDecodeError:
+            return bool(self.whole) and self.encoding is None
+        return False
+
 
 def to_bytes(text: str) -> bytes:
     """Return the bytes of a text in UTF-8. Lone surrogates that are not from surrogateescape are invalid."""

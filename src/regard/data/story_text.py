@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from torch import Tensor
 
 from regard.data.batch import NO_FACT, NO_LABEL, PAD, UNK, StoryBatch, padded
 from regard.data.read_text import Paths, checked_paths, read_lines, shown_paths
+from regard.data.table_formats import json_field, json_object, json_typed
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
-from regard.files.untrusted import parse_json
 
 __all__ = [
     "EncodedStories",
@@ -97,13 +97,10 @@ def babi(path: Path, task: str, group: int, encoding: str | None = None) -> Iter
     encoding: the encoding of the file; None is UTF-8.
     """
     sentences: list[str] = []
-    indices: dict[int, int] = {}  # number of a line in its story -> index of the sentence
+    indices: dict[str, int] = {}  # number of a line in its story -> index of the sentence
     last = 0
-    for at, line in enumerate(read_lines(path, encoding), 1):
-        if not line.strip():
-            continue
-        place = f"{shown(path)}, line {at}"
-        number, text = _numbered(line, place)
+    for place, line in _filled_lines(path, encoding):
+        number, text = _numbered(line.strip(), place)
         if number == 1:
             group += bool(last)
             sentences, indices = [], {}
@@ -111,20 +108,21 @@ def babi(path: Path, task: str, group: int, encoding: str | None = None) -> Iter
             expected = f"{last + 1}, or 1 for a new story" if last else "1"
             raise DataError(message(place, f"the line has the number {number}", expected=expected))
         last = number
-        if "\t" not in text:
-            if "?" in text:
-                problem = f"a question without a tab and an answer: {printable(text)[:60]!r}"
+        question, *columns = (part.strip() for part in text.split("\t"))
+        if not columns:
+            if "?" in question:
+                problem = f"a question without a tab and an answer: {printable(question)[:60]!r}"
                 raise DataError(message(place, problem, expected=BABI))
-            _check_words(text, place, "the sentence")
-            indices[number] = len(sentences)
-            sentences.append(text.strip())
+            indices[str(number)] = len(sentences)
+            sentences.append(_worded(question, place, "the sentence"))
             continue
-        question, answer, *more = (part.strip() for part in text.split("\t"))
-        if len(more) > 1:
-            raise DataError(message(place, f"the line has {len(more) + 2} columns", expected=BABI))
-        _check_story(sentences, place)
-        facts = _line_numbers(more[0] if more else "", indices, place)
-        yield _checked(tuple(sentences), question, answer, facts, task, place, group)
+        if len(columns) > 2:
+            raise DataError(message(place, f"the line has {len(columns) + 1} columns", expected=BABI))
+        if not sentences:
+            problem = "the story is empty: there is no sentence before the question"
+            raise DataError(message(place, problem, expected="at least one sentence"))
+        facts = _facts(columns[1].split() if len(columns) > 1 else [], indices, place)
+        yield _question(tuple(sentences), question, columns[0], facts, task, place, group)
 
 
 def json_lines(path: Path, task: str, group: int, encoding: str | None = None) -> Iterator[StoryQuestion]:
@@ -136,11 +134,15 @@ def json_lines(path: Path, task: str, group: int, encoding: str | None = None) -
     facts: optional, the numbers of the supporting sentences, from 1.
     task: optional, the name of the task; the default is the argument `task`.
     """
-    for at, line in enumerate(read_lines(path, encoding), 1):
+    for number, (place, line) in enumerate(_filled_lines(path, encoding), group):
+        yield question_of_json(line, place, task, number)
+
+
+def _filled_lines(path: Path, encoding: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a file that are not blank, each after its place."""
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if line.strip():
-            place = f"{shown(path)}, line {at}"
-            yield question_of_json(line, place, task, group)
-            group += 1
+            yield f"{shown(path)}, line {number}", line
 
 
 FORMATS: dict[str, Callable[[Path, str, int, str | None], Iterator[StoryQuestion]]] = {
@@ -166,31 +168,25 @@ def question_of_json(
     >>> question_of_json(line + '"facts": [2]}', "x.jsonl, line 1").facts
     (1,)
     """
-    try:
-        row = parse_json(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
-    if not isinstance(row, dict):
-        raise DataError(message(place, "the line is not a JSON object", expected='{"story": ...}'))
+    row = json_object(line, place)
     for name in row:
         if name not in FIELDS:
-            problem = f"unknown field {printable(str(name))[:80]!r}"
+            problem = f"unknown field {printable(name)[:80]!r}"
             raise DataError(message(place, problem, expected=f"only the fields {', '.join(FIELDS)}"))
     sentences = sentences_of(row.get("story"), place)
-    facts = _json_facts(row.get("facts"), len(sentences), place)
+    given = row.get("facts") or []
+    if not isinstance(given, list) or not all(type(each) is int for each in given):
+        raise DataError(message(place, "facts is not a list of integers", expected="a list such as [1, 3]"))
+    facts = _facts(given, {at + 1: at for at in range(len(sentences))}, place)
+    if row.get("task") is not None:
+        task = json_field(row, "task", str, place).strip()
     answer = row.get("answer")
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        answer = str(answer)
-    if answer is not None and not isinstance(answer, str):
-        problem = f"the answer is of type {type(answer).__name__}"
-        raise DataError(message(place, problem, expected="a string"))
-    question, task = _text(row, "question", place), _task(row, task, place)
-    if answer is None and not answered:
-        _check_words(question, place, "the question")
-        return StoryQuestion(sentences, question, None, facts, task, place, group)
-    if answer is None:
+    if answer is None and answered:
         raise DataError(message(place, "there is no answer", expected='the field "answer", a text'))
-    return _checked(sentences, question, answer.strip(), facts, task, place, group)
+    if answer is not None:
+        answer = json_typed(str(answer) if type(answer) is int else answer, str, place).strip()
+    question = json_field(row, "question", str, place).strip()
+    return _question(sentences, question, answer, facts, task, place, group)
 
 
 def sentences_of(story: Any, place: str) -> tuple[str, ...]:
@@ -203,106 +199,62 @@ def sentences_of(story: Any, place: str) -> tuple[str, ...]:
     >>> sentences_of("Mary went home.\\nShe slept.\\n", "story.txt")
     ('Mary went home.', 'She slept.')
     """
-    if isinstance(story, str):
-        story = story.splitlines()
-    if not isinstance(story, list | tuple):
+    lines = story.splitlines() if isinstance(story, str) else story
+    if not isinstance(lines, list | tuple):
         problem = "there is no story" if story is None else f"the story is of type {type(story).__name__}"
         expected = "a list of sentences, or a text with one sentence per line"
         raise DataError(message(place, problem, expected=expected))
-    for number, each in enumerate(story, 1):
+    for number, each in enumerate(lines, 1):
         if not isinstance(each, str):
             problem = f"item {number} of the story is of type {type(each).__name__}"
             raise DataError(message(place, problem, expected="a sentence, as a text"))
-    sentences = tuple(each.strip() for each in story if each.strip())
+    sentences = tuple(_worded(each.strip(), place, "the sentence") for each in lines if each.strip())
     if not sentences:
         raise DataError(message(place, "the story is empty", expected="at least one sentence"))
-    for each in sentences:
-        _check_words(each, place, "the sentence")
     return sentences
 
 
+def _worded(text: str, place: str, what: str) -> str:
+    """Return the text; raise DataError if it has no words."""
+    if not words_of(text):
+        raise DataError(message(place, f"{what} has no words: {printable(text)[:60]!r}"))
+    return text
+
+
 def _numbered(line: str, place: str) -> tuple[int, str]:
-    found = _NUMBERED.fullmatch(line.strip())
+    found = _NUMBERED.fullmatch(line)
     if found is None:
-        shortened = repr(printable(line.strip())[:60])
+        shortened = repr(printable(line)[:60])
         problem = f"the line does not start with a number: {shortened}"
-        if line.strip().isdecimal():
+        if line.isdecimal():
             problem = f"the line has no sentence and no question, only the number {shortened}"
         raise DataError(message(place, problem, expected=BABI))
     return int(found[1]), found[2]
 
 
-def _line_numbers(text: str, indices: dict[int, int], place: str) -> tuple[int, ...]:
-    """Return the supporting facts of a bAbI question as indices of sentences of the story.
-
-    text: the line numbers of the facts, with spaces between them.
-    indices: maps the line number of each sentence to its index.
-    place: file and line, for error messages.
-    """
-    facts = []
-    for part in text.split():
-        if not (part.isascii() and part.isdecimal() and len(part) < 10):
-            problem = f"the supporting fact {printable(part)[:40]!r} is not a number"
-            raise DataError(message(place, problem, expected="numbers of lines of this story"))
-        if int(part) not in indices:
-            problem = f"the supporting fact {int(part)} does not exist"
-            known = ", ".join(map(str, list(indices)[:20]))
-            expected = f"the number of a sentence before the question: {known}"
+def _facts(given: Sequence[Any], known: Mapping[Any, int], place: str) -> tuple[int, ...]:
+    """Return the index of the sentence of each supporting fact. `known`: the number of each sentence."""
+    for each in given:
+        if each not in known:
+            problem = f"the supporting fact {printable(str(each))[:40]} does not exist"
+            expected = f"the number of a sentence of the story: {', '.join(map(str, list(known)[:20]))}"
             raise DataError(message(place, problem, expected=expected))
-        facts.append(indices[int(part)])
-    return tuple(facts)
+    return tuple(known[each] for each in given)
 
 
-def _json_facts(facts: Any, sentences: int, place: str) -> tuple[int, ...]:
-    if facts is None:
-        return ()
-    if not isinstance(facts, list) or not all(type(each) is int for each in facts):
-        raise DataError(message(place, "facts is not a list of integers", expected="a list such as [1, 3]"))
-    for each in facts:
-        if not 1 <= each <= sentences:
-            problem = f"the supporting fact {each} does not exist"
-            raise DataError(message(place, problem, expected=f"the number of a sentence, 1 to {sentences}"))
-    return tuple(each - 1 for each in facts)
-
-
-def _text(row: dict[str, Any], name: str, place: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str):
-        problem = f"there is no {name}" if value is None else f"{name} is of type {type(value).__name__}"
-        raise DataError(message(place, problem, expected="a string"))
-    return value.strip()
-
-
-def _task(row: dict[str, Any], default: str, place: str) -> str:
-    return default if row.get("task") is None else _text(row, "task", place)
-
-
-def _check_words(text: str, place: str, what: str) -> None:
-    if not words_of(text):
-        raise DataError(message(place, f"{what} has no words: {printable(text)[:60]!r}"))
-
-
-def _check_story(sentences: Sequence[str], place: str) -> None:
-    if not sentences:
-        problem = "the story is empty: there is no sentence before the question"
-        raise DataError(message(place, problem, expected="at least one sentence"))
-
-
-def _checked(
+def _question(
     sentences: tuple[str, ...],
     question: str,
-    answer: str,
+    answer: str | None,
     facts: tuple[int, ...],
     task: str,
     place: str,
     group: int,
 ) -> StoryQuestion:
-    """Return a StoryQuestion; raise DataError if its story, question or answer is empty."""
-    _check_story(sentences, place)
-    _check_words(question, place, "the question")
-    if not answer:
+    _worded(question, place, "the question")
+    if answer == "":
         raise DataError(message(place, "the answer is empty", expected="a text of one or more words"))
-    return StoryQuestion(sentences, question, answer.lower(), facts, task, place, group)
+    return StoryQuestion(sentences, question, answer and answer.lower(), facts, task, place, group)
 
 
 _SPLIT = re.compile(r"[_.-](train|valid|validation|dev|test)$", re.IGNORECASE)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import codecs
 import csv
 import difflib
+import gzip
 import itertools
 import json
 import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy
 
@@ -36,24 +38,29 @@ from regard.data.read_text import (
 from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 from regard.files.requirements import install_command
+from regard.files.untrusted import parse_json
 
 __all__ = [
     "Row",
     "check_format",
+    "check_plain_text",
     "column_pairs",
     "column_places",
     "column_rows",
     "csv_rows",
     "field_of",
+    "file_start",
     "field_pairs",
     "fields_of",
     "is_csv",
-    "json_array_rows",
+    "json_field",
+    "json_object",
+    "json_typed",
     "list_pairs",
-    "parquet_rows",
-    "record_format",
+    "record_rows",
     "rename_command",
     "similar_columns",
+    "text_start",
     "too_few_columns",
     "valid_cell",
 ]
@@ -105,6 +112,55 @@ def check_format(path: Path, kind: str, reader: str) -> None:
             use = Setting(reader, other) if reader == "read_pairs" else Setting(reader, "format", other)
             hint = ("use ", use, " for it")
             raise DataError(message(shown(path), problem, hint=hint))
+
+
+RECORD = re.compile(r'\s*\{\s*"[^"]*"\s*:')
+"""The beginning of a JSON object that has fields."""
+
+
+def check_plain_text(files: Iterable[str | Path], encoding: str | None = None) -> None:
+    """Raise DataError if a file that is read as one sentence per line is a table of sentence pairs.
+
+    A table is a file of JSON objects, a Parquet file, or a .csv or .tsv file with several columns.
+
+    files: the files. Standard input (-), and files that cannot be read, are not checked.
+    encoding: the encoding of the files; None is UTF-8.
+    """
+    for file in files:
+        text = text_start(file, encoding).removeprefix("\ufeff").lstrip()
+        lines = [line for line in text.split("\n") if line.strip()][:3]
+        name = str(file).lower().removesuffix(".gz")
+        separators = {".csv": ",;\t|", ".tsv": "\t"}.get(name[-4:], "")
+        columns = any(
+            all(len(next(csv.reader([line], delimiter=each))) > 1 for line in lines) for each in separators
+        )
+        records = all(map(RECORD.match, lines)) or RECORD.match(text.removeprefix("["))
+        if lines and (records or columns or text.startswith("PAR1")):
+            kind, content = ("tsv", "columns") if columns and not records else ("jsonl", "named fields")
+            hint = ("use ", Setting("read_pairs", kind), " for it")
+            problem = f"this file has {content}, but it is read as one sentence per line"
+            raise DataError(
+                message(shown(file), problem, expected="a text file with one sentence per line", hint=hint)
+            )
+
+
+def text_start(file: str | Path, encoding: str | None) -> str:
+    """Return the beginning of a file as text. Invalid bytes are replaced."""
+    return file_start(file).decode(other_encoding(encoding) or "utf-8", "replace")
+
+
+def file_start(file: str | Path) -> bytes:
+    """Return the first bytes of a file, plain or gzip; b"" if it is not a regular file that can be read."""
+    path = Path(file)
+    try:
+        if not path.is_file():
+            return b""
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as opened:
+            return opened.read(1 << 16)
+    except (EOFError, OSError, ValueError, zlib.error):  # the reader of the file raises the error
+        return b""
 
 
 def column_rows(path: Path, encoding: str | None = None, *, csv: bool | None = None) -> Iterator[Row]:
@@ -253,6 +309,40 @@ def _separator(line: str) -> str:
     return max(",;\t|", key=outside.count)
 
 
+T = TypeVar("T")
+
+JSON_TYPES: dict[type, str] = {dict: "a JSON object", list: "a list", str: "a string"}
+
+
+def json_object(text: str | bytes, place: str, hint: Hint = "") -> dict[str, Any]:
+    """Parse a JSON object; raise DataError if the text is something else.
+
+    place: where the text is from, for the error message.
+    """
+    try:
+        value = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(message(place, f"not valid JSON: {printable(str(error))[:200]}", hint=hint)) from None
+    return json_typed(value, dict, place)
+
+
+def json_typed(value: Any, kind: type[T], place: str) -> T:
+    """Return a value of a JSON file; raise DataError if it is not of the type `kind`."""
+    if not isinstance(value, kind):
+        problem = f"the value is of type {type(value).__name__}"
+        raise DataError(message(place, problem, expected=JSON_TYPES[kind]))
+    return value
+
+
+def json_field(row: Any, name: str, kind: type[T], place: str) -> T:
+    """Return a field of a JSON object; raise DataError if it is missing or not of the type `kind`."""
+    fields = json_typed(row, dict, place)
+    if name not in fields:
+        there = printable(", ".join(sorted(map(str, fields))))[:200]
+        raise DataError(message(place, f"the object has no field '{name}'; its fields are {there}"))
+    return json_typed(fields[name], kind, f"{place}, field '{name}'")
+
+
 def valid_cell(cell: str, name: str, line: int, encoding: str | None) -> str:
     """Return a cell of csv_rows(), or raise DataError if bytes are not valid in the encoding.
 
@@ -376,13 +466,13 @@ COLUMNS = Setting("read_pairs", "columns")
 
 Two = tuple[Raw, Raw]
 
+Columns = tuple[int, int] | tuple[str, str]
+
 MAPPINGS = (dict, Mapping)
 """The types of rows with named fields, for isinstance(). dict is first because its check is much faster."""
 
 
-def column_pairs(
-    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None = None
-) -> Iterator[Two]:
+def column_pairs(path: Path, columns: Columns, encoding: str | None = None) -> Iterator[Two]:
     """Yield the source and target columns of a TSV or CSV file, in blocks of lines.
 
     columns: the source column and the target column, as numbers from 1 or as names. With names, the first
@@ -393,9 +483,7 @@ def column_pairs(
     return (_separated_pairs if is_csv(path) else _tabbed_pairs)(path, columns, encoding)
 
 
-def _tabbed_pairs(
-    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
-) -> Iterator[Two]:
+def _tabbed_pairs(path: Path, columns: Columns, encoding: str | None) -> Iterator[Two]:
     places: list[int] = []
     for raw in read_blocks(path, encoding):
         lines = raw.text.split("\n")
@@ -431,9 +519,7 @@ def _tabbed_pairs(
         yield source, target
 
 
-def _separated_pairs(
-    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
-) -> Iterator[Two]:
+def _separated_pairs(path: Path, columns: Columns, encoding: str | None) -> Iterator[Two]:
     rows = csv_rows(path, encoding)
     header = next(rows, None)
     if header is None:
@@ -452,7 +538,7 @@ def _separated_pairs(
     yield from _blocks(shown(path), rows, pair, "line", encoding, lambda cells: COLUMNS)
 
 
-def _places(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> list[int]:
+def _places(path: Path, header: Sequence[str], columns: Columns) -> list[int]:
     """Return the indices of the source and the target column.
 
     Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
@@ -481,16 +567,22 @@ def field_pairs(path: Path, fields: tuple[str, str], encoding: str | None = None
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
     encoding: the encoding of the file; None is UTF-8.
     """
-    check_format(path, "jsonl", "read_pairs")
+    rows, unit = record_rows(path, fields, encoding, "read_pairs")
+    return _blocks(shown(path), rows, lambda row: fields_of(row, fields), unit, encoding)
+
+
+def record_rows(
+    path: Path, fields: Sequence[str], encoding: str | None, reader: str
+) -> tuple[Iterator[Row], str]:
+    """Return the rows of JSON lines, a JSON array or a Parquet file; and "line" or "row", their unit.
+
+    reader: the function that reads the file, for error messages: "read_pairs" or "read_labelled".
+    """
+    check_format(path, "jsonl", reader)
     kind = record_format(path, encoding)
     if kind == "lines":
-        rows, unit = json_line_rows(path, encoding), "line"
-    else:
-        rows, unit = (
-            parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding),
-            "row",
-        )
-    return _blocks(shown(path), rows, lambda row: fields_of(row, fields), unit, encoding)
+        return json_line_rows(path, encoding), "line"
+    return parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding), "row"
 
 
 def json_line_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.data.batch import EOS, Batch, TapeBatch
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable
@@ -34,11 +35,6 @@ __all__ = [
     "TapeTask",
     "algorithm_batch",
     "build_tape_task",
-    "empty",
-    "random_bits",
-    "read_bits",
-    "read_count",
-    "read_vectors",
 ]
 
 
@@ -78,13 +74,10 @@ class TapeTask(ABC):
         fields: the fields of the JSON object.
         place: where the object comes from, such as file and line, for error messages.
         """
-        for each in fields:
-            if each not in self.fields:
-                problem = f"unknown field {printable(each)[:80]!r}"
-                raise DataError(message(place, problem, expected=f"the fields {', '.join(self.fields)}"))
-        for each in self.fields:
-            if each not in fields:
-                problem = f"the field {each!r} is missing"
+        for each in (*fields, *self.fields):
+            if (each in fields) != (each in self.fields):
+                shown = repr(printable(each)[:80])
+                problem = f"unknown field {shown}" if each in fields else f"the field {shown} is missing"
                 raise DataError(message(place, problem, expected=f"the fields {', '.join(self.fields)}"))
         return self.read([fields[each] for each in self.fields], place)
 
@@ -132,45 +125,39 @@ def random_bits(count: Sequence[int], generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, tuple(count), generator=generator).float()
 
 
-def empty(batch: int, steps: int, inputs: int, targets: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the inputs, targets and scored steps of a batch, filled with zeros."""
-    return (
-        torch.zeros(batch, steps, inputs),
-        torch.zeros(batch, steps, targets),
-        torch.zeros(batch, steps, dtype=torch.bool),
-    )
+def answered(inputs_BLX: Tensor, answers_BAY: Tensor) -> TapeBatch:
+    """Return sequences of L inputs, then A steps without inputs, at which the answers are scored."""
+    inputs = pad(inputs_BLX, (0, 0, 0, answers_BAY.shape[1]))
+    targets = pad(answers_BAY, (0, 0, inputs_BLX.shape[1], 0))
+    scored = torch.arange(inputs.shape[1]) >= inputs_BLX.shape[1]
+    return TapeBatch(inputs, targets, scored.repeat(len(inputs), 1))
+
+
+def invalid(place: str, name: str, value: Any, expected: str) -> DataError:
+    """Return the error for a field with an invalid value."""
+    return DataError(message(place, f"{name} is {printable(str(value))[:80]!r}", expected=expected))
 
 
 def read_bits(value: Any, width: int, place: str, name: str) -> list[float]:
     """Read a vector of bits: a text such as "10110", or a list of 0 and 1."""
-    values = list(value) if isinstance(value, str | list | tuple) else []
+    values = list(value) if isinstance(value, str | list) else []
     if len(values) != width or any(each not in ("0", "1", 0, 1) for each in values):
-        problem = f"{name} has the invalid vector {printable(str(value))[:80]!r}"
-        raise DataError(message(place, problem, expected=f"{width} bits, each 0 or 1"))
+        raise invalid(place, f"a vector of {name}", value, f"{width} bits, each 0 or 1")
     return [float(each) for each in values]
 
 
 def read_vectors(value: Any, width: int, place: str, name: str) -> Tensor:
     """Read a list of one or more vectors of bits; return (1, L, width)."""
-    if isinstance(value, str):
-        value = value.split()
-    if not isinstance(value, list | tuple) or not value:
-        expected = f"a list of one or more vectors of {width} bits"
-        empty_list = isinstance(value, list | tuple)
-        problem = f"{name} has no vectors" if empty_list else f"{name} is {printable(str(value))[:80]}"
-        raise DataError(message(place, problem, expected=expected))
-    if len(value) > LARGEST_SIZE:
-        raise DataError(
-            message(place, f"{name} has {len(value):,} vectors", expected=f"at most {LARGEST_SIZE:,} vectors")
-        )
-    return torch.tensor([[read_bits(each, width, place, name) for each in value]])
+    values = value.split() if isinstance(value, str) else value
+    if not isinstance(values, list) or not 0 < len(values) <= LARGEST_SIZE:
+        raise invalid(place, name, value, f"a list of 1 to {LARGEST_SIZE:,} vectors of {width} bits")
+    return torch.tensor([[read_bits(each, width, place, name) for each in values]])
 
 
-def read_count(value: Any, place: str, name: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
+def read_count(value: Any, place: str, name: str, most: int = LARGEST_SIZE) -> int:
     """Read a whole number."""
-    if type(value) is not int or not least <= value <= most:
-        problem = f"{name} is {printable(str(value))[:80]!r}"
-        raise DataError(message(place, problem, expected=f"a whole number, {least:,} to {most:,}"))
+    if type(value) is not int or not 1 <= value <= most:
+        raise invalid(place, name, value, f"a whole number, 1 to {most:,}")
     return value
 
 
@@ -195,21 +182,13 @@ class Copy(TapeTask):
         return self.laid_out(random_bits((count, sizes["length"], self.width), generator))
 
     def laid_out(self, vectors_BLW: Tensor) -> TapeBatch:
-        """Return the batch. First come L vectors and a delimiter as inputs, then L steps without inputs.
-
-        The targets of the last L steps are the vectors.
-        """
-        batch, length, width = vectors_BLW.shape
-        inputs, targets, scored = empty(batch, 2 * length + 1, self.input_size, width)
-        inputs[:, :length, :width] = vectors_BLW
-        inputs[:, length, width] = 1.0
-        targets[:, length + 1 :] = vectors_BLW
-        scored[:, length + 1 :] = True
-        return TapeBatch(inputs, targets, scored)
+        """Return the batch: L vectors and a delimiter, then the vectors as answers."""
+        inputs = pad(vectors_BLW, (0, 1, 0, 1))
+        inputs[:, -1, -1] = 1.0
+        return answered(inputs, vectors_BLW)
 
     def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
-        (vectors,) = values
-        vectors_BLW = read_vectors(vectors, self.width, place, "vectors")
+        vectors_BLW = read_vectors(values[0], self.width, place, "vectors")
         return self.laid_out(vectors_BLW), {"length": vectors_BLW.shape[1]}
 
 
@@ -233,39 +212,32 @@ class RepeatCopy(TapeTask):
     def __post_init__(self) -> None:
         self.input_size, self.target_size = self.width + 2, self.width + 1
         self.ranges = {"length": self.length, "repeats": self.repeats}
-        most = self.length[1], self.repeats[1]
+        length, repeats = self.length[1], self.repeats[1]
         self.longer = (
-            {"length": 2 * most[0], "repeats": most[1]},
-            {"length": most[0], "repeats": 2 * most[1]},
+            {"length": 2 * length, "repeats": repeats},
+            {"length": length, "repeats": 2 * repeats},
         )
 
     def draw(self, count: int, sizes: Mapping[str, int], generator: torch.Generator) -> TapeBatch:
         return self.laid_out(random_bits((count, sizes["length"], self.width), generator), sizes["repeats"])
 
     def laid_out(self, vectors_BLW: Tensor, repeats: int) -> TapeBatch:
-        """Return the batch: the vectors, a delimiter with the number of repeats, and the steps to answer."""
-        batch, length, width = vectors_BLW.shape
+        """Return the batch: the vectors, a delimiter with the number of repeats, and the answers."""
         low, high = self.repeats
         # Standard deviation of a discrete uniform distribution.
         deviation = max(((high - low + 1) ** 2 - 1) / 12, 1.0) ** 0.5
-        begin = length + 1
-        inputs, targets, scored = empty(batch, begin + repeats * length + 1, self.input_size, width + 1)
-        inputs[:, :length, :width] = vectors_BLW
-        inputs[:, length, width] = 1.0
-        inputs[:, length, width + 1] = (repeats - (low + high) / 2) / deviation
-        targets[:, begin:-1, :width] = vectors_BLW.repeat(1, repeats, 1)
-        targets[:, -1, width] = 1.0
-        scored[:, begin:] = True
-        return TapeBatch(inputs, targets, scored)
+        inputs = pad(vectors_BLW, (0, 2, 0, 1))
+        inputs[:, -1, -2] = 1.0
+        inputs[:, -1, -1] = (repeats - (low + high) / 2) / deviation
+        answers = pad(vectors_BLW.repeat(1, repeats, 1), (0, 1, 0, 1))
+        answers[:, -1, -1] = 1.0
+        return answered(inputs, answers)
 
     def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
-        vectors, repeats = values
-        vectors_BLW = read_vectors(vectors, self.width, place, "vectors")
-        count = read_count(repeats, place, "repeats")
-        if count * vectors_BLW.shape[1] > LARGEST_SIZE:
-            problem = f"the answer has {count * vectors_BLW.shape[1]:,} vectors"
-            raise DataError(message(place, problem, expected=f"at most {LARGEST_SIZE:,}"))
-        return self.laid_out(vectors_BLW, count), {"length": vectors_BLW.shape[1], "repeats": count}
+        vectors_BLW = read_vectors(values[0], self.width, place, "vectors")
+        length = vectors_BLW.shape[1]
+        repeats = read_count(values[1], place, "repeats", LARGEST_SIZE // length)
+        return self.laid_out(vectors_BLW, repeats), {"length": length, "repeats": repeats}
 
 
 @dataclass
@@ -293,32 +265,21 @@ class PrioritySort(TapeTask):
         return self.laid_out(vectors, torch.rand(count, sizes["length"], generator=generator) * 2 - 1)
 
     def laid_out(self, vectors_BLW: Tensor, priorities_BL: Tensor) -> TapeBatch:
-        """Return the batch: the vectors with their priorities, a delimiter, and the steps to answer."""
-        batch, length, width = vectors_BLW.shape
-        answers = max(length * 4 // 5, 1)
-        inputs, targets, scored = empty(batch, length + 1 + answers, self.input_size, width)
-        inputs[:, :length, :width] = vectors_BLW
-        inputs[:, :length, width] = priorities_BL
-        inputs[:, length, width + 1] = 1.0
-        order = priorities_BL.argsort(dim=1, descending=True, stable=True)[:, :answers]
-        targets[:, length + 1 :] = vectors_BLW.gather(1, order[..., None].expand(-1, -1, width))
-        scored[:, length + 1 :] = True
-        return TapeBatch(inputs, targets, scored)
+        """Return the batch: the vectors with their priorities, a delimiter, and the sorted vectors."""
+        length, width = vectors_BLW.shape[1:]
+        inputs = pad(torch.cat((vectors_BLW, priorities_BL[..., None]), 2), (0, 1, 0, 1))
+        inputs[:, -1, -1] = 1.0
+        order = priorities_BL.argsort(dim=1, descending=True, stable=True)[:, : max(length * 4 // 5, 1)]
+        return answered(inputs, vectors_BLW.gather(1, order[..., None].expand(-1, -1, width)))
 
     def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
-        vectors, priorities = values
-        vectors_BLW = read_vectors(vectors, self.width, place, "vectors")
-        numbers = priorities if isinstance(priorities, list) else []
-        if len(numbers) != vectors_BLW.shape[1] or any(
-            isinstance(each, bool) or not isinstance(each, int | float) or not -1 <= each <= 1
-            for each in numbers
-        ):
+        vectors_BLW = read_vectors(values[0], self.width, place, "vectors")
+        numbers = values[1] if isinstance(values[1], list) else []
+        valid = all(type(each) in (int, float) and -1 <= each <= 1 for each in numbers)
+        if len(numbers) != vectors_BLW.shape[1] or not valid:
             expected = f"{vectors_BLW.shape[1]} numbers from -1 to 1, one for each vector"
-            raise DataError(
-                message(place, f"priorities is {printable(str(priorities))[:80]!r}", expected=expected)
-            )
-        ordered = torch.tensor([[float(each) for each in numbers]])
-        return self.laid_out(vectors_BLW, ordered), {"length": len(numbers)}
+            raise invalid(place, "priorities", values[1], expected)
+        return self.laid_out(vectors_BLW, torch.tensor([numbers]).float()), {"length": len(numbers)}
 
 
 @dataclass
@@ -349,39 +310,29 @@ class AssociativeRecall(TapeTask):
         return self.laid_out(items, torch.randint(0, sizes["length"] - 1, (count,), generator=generator))
 
     def laid_out(self, items_BLVW: Tensor, query_B: Tensor) -> TapeBatch:
-        """Return the batch: the items, the query item, and the steps to answer.
+        """Return the batch: the items, the query item, and the item after it as answer.
 
         There is an item delimiter before each item, and a query delimiter before and after the query item.
 
         items_BLVW: L items of V vectors for each sequence.
         query_B: the index of the query item of each sequence.
         """
-        batch, length, vectors, width = items_BLVW.shape
-        one, rows = vectors + 1, torch.arange(batch)
-        end = length * one
-        inputs, targets, scored = empty(batch, end + 2 + 2 * vectors, self.input_size, width)
-        listed = inputs[:, :end].unflatten(1, (length, one))
-        listed[:, :, 0, width] = 1.0
-        listed[:, :, 1:, :width] = items_BLVW
-        inputs[:, end, width + 1] = inputs[:, end + one, width + 1] = 1.0
-        inputs[:, end + 1 : end + one, :width] = items_BLVW[rows, query_B]
-        targets[:, end + one + 1 :] = items_BLVW[rows, query_B + 1]
-        scored[:, end + one + 1 :] = True
-        return TapeBatch(inputs, targets, scored)
+        rows = torch.arange(len(items_BLVW))
+        listed = pad(items_BLVW, (0, 2, 1, 0))
+        listed[:, :, 0, -2] = 1.0
+        asked = pad(items_BLVW[rows, query_B], (0, 2, 1, 1))
+        asked[:, [0, -1], -1] = 1.0
+        return answered(torch.cat((listed.flatten(1, 2), asked), 1), items_BLVW[rows, query_B + 1])
 
     def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
         items, query = values
         if not isinstance(items, list) or not 2 <= len(items) <= LARGEST_SIZE:
-            raise DataError(
-                message(place, "items is not a list of items", expected="a list of two or more items")
-            )
+            raise invalid(place, "items", items, "a list of two or more items")
         read = [read_vectors(item, self.width, place, "items") for item in items]
-        if wrong := [each.shape[1] for each in read if each.shape[1] != self.vectors]:
-            problem = f"an item has {wrong[0]} vectors"
-            raise DataError(message(place, problem, expected=f"{self.vectors} vectors for each item"))
-        number = read_count(query, place, "query", most=len(items) - 1)
-        batch = self.laid_out(torch.stack(read, 1), torch.tensor([number - 1]))
-        return batch, {"length": len(items)}
+        if any(each.shape[1] != self.vectors for each in read):
+            raise invalid(place, "items", items, f"{self.vectors} vectors for each item")
+        number = read_count(query, place, "query", len(items) - 1)
+        return self.laid_out(torch.stack(read, 1), torch.tensor([number - 1])), {"length": len(items)}
 
 
 @dataclass
@@ -406,22 +357,18 @@ class Overwrite(TapeTask):
 
     def __post_init__(self) -> None:
         self.input_size, self.target_size = 2 * self.width + 2, self.width
-        self.ranges, longer = {"length": self.length}, {"length": 2 * self.length[1]}
-        if self.changes is not None:
-            self.ranges["changes"] = self.changes
-            longer["changes"] = 2 * self.changes[1]
-        self.longer = (longer,)
+        self.ranges = {"length": self.length} | ({"changes": self.changes} if self.changes else {})
+        self.longer = ({name: 2 * high for name, (_, high) in self.ranges.items()},)
 
     def least(self, name: str) -> int:
         return 0 if name == "changes" else 1
 
     def check_sizes(self, sizes: Mapping[str, int], place: str) -> None:
         super().check_sizes(sizes, place)
-        if sizes.get("length", 1) > 2**self.width:
-            problem = (
-                f"length is {sizes['length']}, but a key of {self.width} bits has {2**self.width} values"
-            )
-            raise ArgumentError(message(place, problem, expected=f"a length of at most {2**self.width}"))
+        keys = 2**self.width
+        if sizes.get("length", 1) > keys:
+            problem = f"length is {sizes['length']}, but a key of {self.width} bits has {keys} values"
+            raise ArgumentError(message(place, problem, expected=f"a length of at most {keys}"))
 
     def draw(self, count: int, sizes: Mapping[str, int], generator: torch.Generator) -> TapeBatch:
         keys, width = sizes["length"], self.width
@@ -446,36 +393,32 @@ class Overwrite(TapeTask):
         queries_BQW: the keys of Q queries.
         """
         batch, writes, width = keys_BLW.shape
-        queries = queries_BQW.shape[1]
-        inputs, targets, scored = empty(batch, writes + 2 * queries, self.input_size, width)
-        inputs[:, :writes, :width], inputs[:, :writes, width : 2 * width] = keys_BLW, values_BLW
+        steps = writes + 2 * queries_BQW.shape[1]
+        inputs = torch.zeros(batch, steps, self.input_size)
+        targets, scored = torch.zeros(batch, steps, width), torch.zeros(batch, steps, dtype=torch.bool)
+        inputs[:, :writes, : 2 * width] = torch.cat((keys_BLW, values_BLW), 2)
         inputs[:, :writes, 2 * width] = 1.0
         inputs[:, writes::2, :width] = queries_BQW
         inputs[:, writes::2, 2 * width + 1] = 1.0
         equal_BQL = (queries_BQW[:, :, None] == keys_BLW[:, None]).all(-1)
         last_BQ = (equal_BQL * torch.arange(1, writes + 1)).argmax(-1)
-        answers = values_BLW.gather(1, last_BQ[..., None].expand(-1, -1, width))
-        targets[:, writes + 1 :: 2] = answers
+        targets[:, writes + 1 :: 2] = values_BLW.gather(1, last_BQ[..., None].expand(-1, -1, width))
         scored[:, writes + 1 :: 2] = True
         return TapeBatch(inputs, targets, scored)
 
     def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
         writes, queries = values
-        if (
-            not isinstance(writes, list)
-            or not writes
-            or any(not isinstance(each, list) or len(each) != 2 for each in writes)
-        ):
+        pairs = isinstance(writes, list) and all(isinstance(each, list) and len(each) == 2 for each in writes)
+        if not pairs or not writes:
             expected = 'a list of pairs of a key and a value, such as [["010111", "110001"]]'
-            raise DataError(message(place, "writes is not a list of pairs", expected=expected))
+            raise invalid(place, "writes", writes, expected)
         keys, stored = (
             read_vectors([each[side] for each in writes], self.width, place, "writes") for side in (0, 1)
         )
         asked = read_vectors(queries, self.width, place, "queries")
         if not bool((asked[0, :, None] == keys[0]).all(-1).any(-1).all()):
-            raise DataError(
-                message(place, "a query is not the key of a write", expected="keys that occur in writes")
-            )
+            problem, expected = "a query is not the key of a write", "keys that occur in writes"
+            raise DataError(message(place, problem, expected=expected))
         sizes = {"length": len({tuple(each) for each in keys[0].tolist()})}
         if self.changes is not None:
             sizes["changes"] = len(writes) - sizes["length"]
@@ -496,13 +439,12 @@ class DynamicNGrams(TapeTask):
     length: tuple[int, int] = (200, 200)
     name: ClassVar[str] = "n-grams"
     fields: ClassVar[tuple[str, ...]] = ("bits",)
+    input_size = 1
+    target_size = 1
 
     def __post_init__(self) -> None:
         self.ranges = {"length": self.length}
         self.longer = ({"length": 2 * self.length[1]},)
-
-    input_size = 1
-    target_size = 1
 
     def least(self, name: str) -> int:
         return self.order
@@ -552,12 +494,8 @@ class DynamicNGrams(TapeTask):
     def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
         (text,) = values
         if not isinstance(text, str | list) or not self.order <= len(text) <= LARGEST_SIZE:
-            problem = f"bits is {printable(str(text))[:80]!r}"
-            raise DataError(
-                message(place, problem, expected=f"a text of {self.order:,} to {LARGEST_SIZE:,} bits")
-            )
-        values = read_bits(text, len(text), place, "bits")
-        return self.laid_out(torch.tensor([values])), {"length": len(values)}
+            raise invalid(place, "bits", text, f"a text of {self.order:,} to {LARGEST_SIZE:,} bits")
+        return self.laid_out(torch.tensor([read_bits(text, len(text), place, "bits")])), {"length": len(text)}
 
 
 TAPE_TASKS: dict[str, type[TapeTask]] = {

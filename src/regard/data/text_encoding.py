@@ -463,12 +463,16 @@ SIDES = re.compile(r'[\t"]')
 
 def _read_wrongly(index: int, text: str) -> tuple[Mojibake | None, int]:
     """Return the mojibake of a line of UTF-8 that was read as another encoding, and the number of characters
-    that show it."""
-    for read_as, shows in UTF_8_READ_AS.items():
-        if count := shows(text):
-            data = _latin_bytes(text) if read_as == "cp1252" else text.encode(read_as, "replace")
-            right = data.decode("utf-8", "replace")
-            return Mojibake(index, text, read_as, "utf-8", "" if "\ufffd" in right else right), count
+    that show it: its bytes in that encoding are UTF-8, except a few."""
+    for read_as in ("cp1252", "cp949", "cp932", "gb18030"):
+        data = _latin_bytes(text) if read_as == "cp1252" else text.encode(read_as, "replace")
+        right = data.decode("utf-8", "replace")
+        foreign, lost = FOREIGN.findall(right), right.count("\ufffd")
+        # U+0800 to U+087F do not count: in French, à\xa0» has the bytes of one of them.
+        count = sum(each.isprintable() and not "\u0800" <= each <= "\u087f" for each in foreign) - lost
+        few = count > lost if read_as == "cp1252" else count > 1 and 5 * lost < 2 * len(foreign)
+        if few:
+            return Mojibake(index, text, read_as, "utf-8", "" if lost else right), 2 * count
     return None, 0
 
 
@@ -483,46 +487,3 @@ def _latin_bytes(text: str) -> bytes:
         each.encode("latin-1") if each <= "\xff" else each.encode("cp1252") if each in CP1252 else b"\xff"
         for each in text
     )
-
-
-def _read_as_latin(text: str) -> int:
-    """Half of the bytes are UTF-8. U+0800 to U+087F do not count: à\xa0» in French."""
-    data = _latin_bytes(text)
-    pairs = re.findall(rb"[\xc3-\xdb][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|\xc2[\x80-\xbf]", data)
-    pairs = [each for each in pairs if not each.startswith((b"\xe0\xa0", b"\xe0\xa1"))]
-    foreign = len(re.findall(rb"[\x80-\xff]", data))
-    count = sum(each.decode("utf-8", "replace").isprintable() or each == b"\xc2\xa0" for each in pairs)
-    count += len(re.findall(rb"(?<=[A-Za-z])\xc3[\x80-\xbf]|\xc3[\x80-\xbf](?=[A-Za-z])", data))  # GrÃ¼ÃŸe
-    return count if 2 * sum(map(len, pairs)) > foreign else 0
-
-
-def _read_as_korean(text: str) -> int:
-    """Many Hangul syllables are not in KS X 1001: they are rare except in mojibake."""
-    hangul = re.findall("[가-힣]", text)
-    rare = sum(not _encodes(each, "euc-kr") for each in hangul)
-    return rare if rare > 1 and 5 * rare > len(hangul) else 0
-
-
-def _read_as_japanese(text: str) -> int:
-    """The text has the characters with which kana and kanji in UTF-8 begin in Shift-JIS."""
-    begins = len(re.findall("[縺繧繝莉蜉譁逕]", text))
-    return begins if begins > 1 and 5 * begins > len(re.findall(r"[^\x00-\x7f]", text)) else 0
-
-
-def _read_as_chinese(text: str) -> int:
-    """The bytes in GB 18030 are UTF-8, except a few."""
-    try:
-        right = text.encode("gb18030").decode("utf-8", "replace")
-    except UnicodeEncodeError:
-        return 0
-    foreign, lost = len(re.findall(r"[^\x00-\x7f]", right)), right.count("\ufffd")
-    return foreign - lost if foreign > 2 and 5 * lost < 2 * foreign else 0
-
-
-UTF_8_READ_AS = {
-    "cp1252": _read_as_latin,
-    "cp949": _read_as_korean,
-    "cp932": _read_as_japanese,
-    "gb18030": _read_as_chinese,
-}
-"""Encoding -> number of characters that show that UTF-8 was read in this encoding; 0 if they are too few."""

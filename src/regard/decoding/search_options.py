@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from regard.decoding.beam import GNMT, LENGTHS, MOST_ALPHA, Beam, Length
 from regard.decoding.greedy import Greedy
@@ -11,7 +13,7 @@ from regard.decoding.sampling import Sample
 from regard.decoding.search import Search
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "describe_search"]
+__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "describe_search", "search_of"]
 
 BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
 """Default values of --beam-size and --length-penalty."""
@@ -98,3 +100,12 @@ def describe_search(search: Search) -> str:
     if isinstance(search, Beam):
         return f"beam search, beam size {search.size}"
     return "greedy search" if isinstance(search, Greedy) else "sampled"
+
+
+def search_of(options: Mapping[str, Any]) -> Search:
+    """Return the search for the values of --beam-size, --length-penalty, --greedy and --max-length.
+
+    options: the values of all options of a command. A command need not have all of these options.
+    """
+    names = "beam_size", "length_penalty", "greedy", "max_length"
+    return build_search(**{name: options[name] for name in names if name in options})

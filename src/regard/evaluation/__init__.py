@@ -14,20 +14,21 @@ if TYPE_CHECKING:
         AlignmentScore,
         Links,
         parse_links,
-        past_the_end,
+        rank_by_agreement,
+        rank_by_links,
         read_links,
         score_links,
     )
-    from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
     from regard.evaluation.bleu import Score, bleu, chrf, evaluate_corpus, exact_match, moses_bleu, ter
-    from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words, cider_d
+    from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words
     from regard.evaluation.classification import Classification, ReadText
     from regard.evaluation.classification_report import (
         ClassificationReport,
         ClassScore,
         classification_report,
     )
-    from regard.evaluation.classifier_erasure import ClassifierErasure, TextErasure, erase_words
+    from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
+    from regard.evaluation.erasure import Effect
     from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
     from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
     from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
@@ -43,13 +44,13 @@ __all__ = [
     "Classification",
     "ClassificationReport",
     "ClassifierErasure",
+    "Effect",
     "Faithfulness",
     "Links",
     "ReadText",
     "SYMMETRISATIONS",
     "Score",
     "TextClassifier",
-    "TextErasure",
     "TextLoss",
     "WordTruth",
     "agreement",
@@ -57,7 +58,6 @@ __all__ = [
     "caption_bleu",
     "caption_words",
     "chrf",
-    "cider_d",
     "classification_report",
     "erase_words",
     "evaluate_corpus",
@@ -65,7 +65,6 @@ __all__ = [
     "faithfulness",
     "moses_bleu",
     "parse_links",
-    "past_the_end",
     "rank_by_agreement",
     "rank_by_links",
     "read_links",

@@ -12,7 +12,6 @@ from typing import Any
 import numpy
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.faithfulness import Translates
 from regard.evaluation.rank_correlation import jensen_shannon
 from regard.roles import CROSS
 
@@ -46,8 +45,8 @@ class Agreement:
 
 
 def agreement(
-    one: Translates,
-    other: Translates,
+    one: Any,
+    other: Any,
     sources: Iterable[str],
     targets: Iterable[str],
     *,
@@ -56,7 +55,7 @@ def agreement(
 ) -> Agreement:
     """Compare the attention of two translators on the same sentence pairs, for each target word.
 
-    one, other: the translators. Their tokenizers may differ: weights are summed over the subwords of a word
+    one, other: two Translators. Their tokenizers may differ: weights are summed over the subwords of a word
         before they are compared.
     sources: the source sentence of each pair.
     targets: the target sentence of each pair, the same for both translators.
@@ -67,8 +66,9 @@ def agreement(
     """
     left, right = list(sources), list(targets)
     distances, same = [], []
-    matrices = (_weights(translator, left, right, at, head) for translator in (one, other))
-    for first, second in zip(*matrices, strict=True):
+    scored = (translator.score(left, right, look=CROSS) for translator in (one, other))
+    for pair in zip(*scored, strict=True):
+        first, second = (each.align(at, head).matrix.double().numpy() for each in pair)
         if first.shape != second.shape or not first.size:
             continue
         for ours, theirs in zip(first, second, strict=True):
@@ -81,18 +81,3 @@ def agreement(
         hint = "use models with attention: bahdanau, luong, lstmn or transformer"
         raise ArgumentError(message("agreement()", problem, hint=hint))
     return Agreement(float(numpy.mean(distances)), float(numpy.mean(same)), len(distances))
-
-
-def _weights(
-    translator: Translates, sources: list[str], targets: list[str], at: str, head: int | None
-) -> Any:
-    """Return the attention weights of `translator` for each sentence pair.
-
-    The result is a list of arrays of shape (target words, source words). The translator only scores the given
-    target sentences; it does not translate.
-
-    at: the attention layers (sites) whose weights are averaged: names with * as wildcard.
-    head: the index of a head; None for the mean over heads.
-    """
-    scored = translator.score(sources, targets, look=CROSS)
-    return [each.align(at, head).matrix.double().numpy() for each in scored]

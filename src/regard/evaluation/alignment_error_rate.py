@@ -1,4 +1,4 @@
-"""Alignment error rate: word alignments in Pharaoh format, compared with gold alignments.
+"""Word alignments in Pharaoh format, compared with gold alignments and with each other.
 
 In Pharaoh format, a line contains the links of one sentence pair. "0-0 1-2" links the first source word to
 the first target word, and the second source word to the third target word. "1p2" or "1?2" is a possible link:
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from regard.data.line_io import say
 from regard.data.read_text import read_lines
@@ -22,15 +22,19 @@ __all__ = [
     "Link",
     "Links",
     "check_links",
-    "evaluate_alignments",
     "linked",
     "parse_links",
-    "past_the_end",
+    "rank_by_agreement",
+    "rank_by_links",
     "read_links",
     "score_links",
 ]
 
+Way = TypeVar("Way", bound=Hashable)
+Other = TypeVar("Other", bound=Hashable)
+
 Link = tuple[int, int]
+Proposed = Sequence["Links | Iterable[Link]"]
 
 LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18})?)?")
 
@@ -180,70 +184,86 @@ def linked(proposed: Any) -> frozenset[Link]:
     return frozenset((int(source), int(target)) for source, target in pairs)
 
 
-def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
-    """Return the gold links that refer to a word after the end of its sentence.
-
-    The result is a list of pairs (index of the sentence pair, link).
-
-    drawn: the gold alignment of each sentence pair.
-    lengths: the number of source words and of target words of each sentence pair.
-
-    >>> past_the_end([parse_links("0-0 1-1"), parse_links("0-0 1p2")], [(2, 2), (2, 2)])
-    [(1, (1, 2))]
-    """
-    return [
-        (number, link)
-        for number, (links, (sources, targets)) in enumerate(zip(drawn, lengths, strict=True))
-        for link in sorted(links.possible)
-        if not (0 <= link[0] < sources and 0 <= link[1] < targets)
-    ]
-
-
-def score_links(
-    proposed: Sequence[Links | Iterable[Link]], drawn: Sequence[Links], lengths: Sequence[Link] | None = None
-) -> AlignmentScore:
+def score_links(proposed: Proposed, drawn: Sequence[Links]) -> AlignmentScore:
     """Compare proposed links with gold alignments; the score includes the alignment error rate.
 
     proposed: for each sentence pair, its links as pairs (source word, target word), counted from 0, or as a
         Links object, of which only the sure links count.
     drawn: the gold alignment of each sentence pair, with sure and possible links.
-    lengths: the number of source and target words of each sentence pair. If it is set, a link that is out of
-        range raises DataError, for example if its words are counted from 1.
 
     >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate  # 1 - (1 + 2) / (3 + 1)
     0.25
     """
-    if len(proposed) != len(drawn) or (lengths is not None and len(lengths) != len(drawn)):
-        arguments = {"proposed": proposed, "drawn": drawn, "lengths": lengths}
-        counts = (f"{name} has {len(each)}" for name, each in arguments.items() if each is not None)
-        problem = f"the numbers of sentences differ: {', '.join(counts)}"
+    if len(proposed) != len(drawn):
+        problem = f"the numbers of sentences differ: proposed has {len(proposed)}, drawn has {len(drawn)}"
         expected = "the same number of sentences in every argument"
         raise ArgumentError(message("score_links()", problem, expected=expected))
     sums = [0, 0, 0, 0]
-    for index, (hypothesis, gold) in enumerate(zip(proposed, drawn, strict=True)):
-        links = linked(hypothesis)
-        if lengths is not None:
-            _check_lengths(index, Links(links | gold.possible), lengths[index])
+    for links, gold in zip(map(linked, proposed), drawn, strict=True):
         sets = (links, gold.sure, links & gold.possible, links & gold.sure)
         sums = [total + len(part) for total, part in zip(sums, sets, strict=True)]
     return AlignmentScore(*sums)
 
 
-def evaluate_alignments(
-    links: Sequence[tuple[tuple[int, int], ...]],
-    gold: Sequence[Links],
-    words: Sequence[tuple[int, int]],
-    place: str,
-) -> AlignmentScore:
-    """Check gold alignments with check_links(), and compute the alignment error rate of proposed links.
+def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[tuple[Way, AlignmentScore]]:
+    """Sort ways to compute alignments, for example layers and heads, by alignment error rate, lowest first.
 
-    links: the proposed links of each sentence pair.
-    gold: the gold alignment of each pair.
-    words: the number of source and target words of each pair.
-    place: the file with the gold alignments, for error messages.
+    ways: maps each way (any hashable object, such as a name) to the links that it gives for each sentence.
+    drawn: the gold alignment of each sentence.
+
+    Ways with the same error rate keep the order of `ways`.
+
+    >>> ways = {"a": [[(0, 1)], [(0, 0)]], "b": [[(0, 0)], [(0, 0)]]}
+    >>> [(way, score.error_rate) for way, score in rank_by_links(ways, [parse_links("0-0")] * 2)]
+    [('b', 0.0), ('a', 0.5)]
     """
-    check_links(gold, words, place)
-    return score_links(links, gold)
+    scores = [(way, score_links(proposed, drawn)) for way, proposed in ways.items()]
+    return sorted(scores, key=lambda each: each[1].error_rate)
+
+
+def rank_by_agreement(
+    forward: Mapping[Way, Proposed], backward: Mapping[Other, Proposed]
+) -> list[tuple[Way, Other, float]]:
+    """Rank ways to compute alignments (layers and heads) of two models, without gold alignments.
+
+    The models translate in opposite directions. Links that both models propose are probably correct. So each
+    forward way is compared with each backward way. The pairs of ways are sorted by the F1 of their links,
+    highest first:
+
+        F1 = 2 |A & B| / (|A| + |B|)    A: the links of the forward way, B: the links of the backward way
+
+    The counts are summed over all sentences. F1 is 0 if there are no links. Chen et al. (2020) select layers
+    similarly, by the alignment error rate of one direction with the other as gold alignment.
+
+    forward: maps each way of the source-to-target model to the links that it gives for each sentence.
+    backward: maps each way of the target-to-source model to its links. These links must be (source word,
+        target word) too. The model proposes them in the opposite order, so the caller must swap them (see
+        Links.turned()).
+
+    Returns tuples (forward way, backward way, F1).
+
+    >>> forward = {"a": [[(0, 0), (1, 1)]], "b": [[(0, 1), (1, 1)]]}
+    >>> backward = {"c": [[(0, 0), (1, 1)]], "d": [[(1, 0)]]}
+    >>> rank_by_agreement(forward, backward)[:2]
+    [('a', 'c', 1.0), ('b', 'c', 0.5)]
+    """
+    counts = {len(proposed) for proposed in (*forward.values(), *backward.values())}
+    if len(counts) > 1:
+        problem = f"the ways have links for {' or '.join(map(str, sorted(counts)))} sentences"
+        expected = "the same number of sentences for every way in forward and backward"
+        raise ArgumentError(message("rank_by_agreement()", problem, expected=expected))
+    ours, theirs = ([list(map(linked, each)) for each in side.values()] for side in (forward, backward))
+    pairs = [
+        (way, other, _f1(a, b))
+        for way, a in zip(forward, ours, strict=True)
+        for other, b in zip(backward, theirs, strict=True)
+    ]
+    return sorted(pairs, key=lambda each: -each[2])
+
+
+def _f1(first: Sequence[frozenset[Link]], second: Sequence[frozenset[Link]]) -> float:
+    both = sum(len(a & b) for a, b in zip(first, second, strict=True))
+    return 2 * both / max(sum(map(len, first)) + sum(map(len, second)), 1)
 
 
 def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
@@ -261,7 +281,12 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
     if len(gold) != len(words):
         problem = f"there are {len(gold):,} lines of gold alignments, but {len(words):,} sentence pairs"
         raise DataError(message(place, problem, expected="one line for each pair, empty if it has no links"))
-    out_of_range = past_the_end(gold, words)
+    out_of_range = [
+        (number, link)
+        for number, (links, (sources, targets)) in enumerate(zip(gold, words, strict=True))
+        for link in sorted(links.possible)
+        if link[0] >= sources or link[1] >= targets
+    ]
     if not out_of_range:
         return
     line, (source, target) = out_of_range[0]
@@ -279,11 +304,3 @@ def _check_base(call: str, base: int) -> None:
         raise ArgumentError(
             message(call, f"base is {base!r}", expected="0 or 1, the index of the first word")
         )
-
-
-def _check_lengths(index: int, links: Links, lengths: Link) -> None:
-    for _, link in past_the_end([links], [lengths]):
-        counts = f"{lengths[0]} source and {lengths[1]} target words"
-        problem = f"link {link[0]}-{link[1]} is out of range for {counts}"
-        hint = "if words are counted from 1, use base=1; if the sides are swapped, use turned()"
-        raise DataError(message(f"score_links(), sentence {index + 1}", problem, hint=hint))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from regard.data.tokenizers.tokenizer import clean
@@ -302,15 +301,6 @@ def _scored(
 ) -> Score:
     """Return the score of a metric of sacrebleu: its class and its options."""
     hypotheses, several = checked_sentences(call, translations, references)
-    metric = _metric(kind, tuple(options.items()), tuple(map(tuple, several)))
-    score = metric.corpus_score(hypotheses, None)
+    metric = kind(**options)
+    score = metric.corpus_score(hypotheses, several)
     return Score(name, float(score.score), str(metric.get_signature()))
-
-
-@lru_cache(maxsize=4)
-def _metric(kind: Any, options: tuple[tuple[str, Any], ...], references: tuple[tuple[str, ...], ...]) -> Any:
-    """Return a metric of sacrebleu that has counted the n-grams of the references.
-
-    Cached: evaluations during training use the same references each time.
-    """
-    return kind(**dict(options), references=[list(each) for each in references])

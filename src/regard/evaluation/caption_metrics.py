@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
 
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation.bleu import Score
 
-__all__ = ["CiderD", "caption_bleu", "caption_words", "cider_d", "count_ngrams"]
+__all__ = ["CiderD", "caption_bleu", "caption_words"]
 
 Ngram = tuple[str, ...]
 
@@ -46,16 +45,6 @@ def caption_words(caption: str) -> list[str]:
     return WORD.findall(caption.lower().replace("’", "'"))
 
 
-def count_ngrams(words: list[str], most: int) -> Iterator[Counter[Ngram]]:
-    """Yield, for each n from 1 to `most`, a dict from each n-gram to the number of times it occurs.
-
-    >>> [dict(counts) for counts in count_ngrams(["a", "dog", "a"], 2)]
-    [{('a',): 2, ('dog',): 1}, {('a', 'dog'): 1, ('dog', 'a'): 1}]
-    """
-    for n in range(1, most + 1):
-        yield Counter(zip(*(words[start:] for start in range(n)), strict=False))
-
-
 def checked_captions(call: str, captions: Iterable[str], images: int) -> list[list[str]]:
     """Check the captions that a metric scores, one for each image. Return the words of each caption.
 
@@ -68,12 +57,7 @@ def checked_captions(call: str, captions: Iterable[str], images: int) -> list[li
     if isinstance(captions, str):
         problem = "captions is a single str"
         raise ArgumentError(message(call, problem, expected="one caption for each image", hint="use [text]"))
-    words = []
-    for number, caption in enumerate(captions, 1):
-        if not isinstance(caption, str):
-            problem = f"caption {number} is of type {type(caption).__name__}"
-            raise ArgumentError(message(call, problem, expected="a str"))
-        words.append(caption_words(caption))
+    words = [_words(call, f"caption {number}", caption) for number, caption in enumerate(captions, 1)]
     if len(words) != images:
         problem = f"there are {len(words)} captions, but references of {images} images"
         hint = "references[i] is the list of references of image i"
@@ -89,30 +73,28 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
     call: name of the function for error messages.
     references: for each image, a list of references.
     """
-    listed = []
     expected = "for each image, a list of references"
     if isinstance(references, str):
         raise ArgumentError(message(call, "references is a str, not a list", expected=expected))
+    listed = []
     for number, several in enumerate(references, 1):
         if isinstance(several, str) or not isinstance(several, Iterable):
             problem = f"the references of image {number} are a {type(several).__name__}, not a list"
             raise ArgumentError(message(call, problem, expected=expected, hint="use [[text], ...]"))
-        texts = list(several)
-        for text in texts:
-            if not isinstance(text, str):
-                problem = f"a reference of image {number} is of type {type(text).__name__}"
-                raise ArgumentError(message(call, problem, expected="a str"))
-        split = [caption_words(text) for text in texts]
-        if not split:
-            raise DataError(
-                message(call, f"image {number} has no reference", expected="at least one reference")
-            )
-        if not all(split):
-            raise DataError(message(call, f"a reference of image {number} has no words"))
+        split = [_words(call, f"a reference of image {number}", text) for text in several]
+        if not split or not all(split):
+            problem = f"a reference of image {number} has no words" if split else f"image {number} has none"
+            raise DataError(message(call, problem, expected="at least one reference with words"))
         listed.append(split)
     if not listed:
         raise DataError(message(call, "there are no captions to score", expected="at least one image"))
     return listed
+
+
+def _words(call: str, name: str, text: object) -> list[str]:
+    if not isinstance(text, str):
+        raise ArgumentError(message(call, f"{name} is of type {type(text).__name__}", expected="a str"))
+    return caption_words(text)
 
 
 def caption_bleu(
@@ -162,21 +144,8 @@ def _counts(references: Sequence[Sequence[object]]) -> str:
     return str(most) if fewest == most else f"{fewest}-{most}"
 
 
-class _Vectors(NamedTuple):
-    """The tf-idf vectors of a caption or reference, one vector for each n-gram length n = 1 to ORDER.
-
-    weights: for each n, a dict: n-gram -> tf-idf weight.
-    norms: for each n, the Euclidean norm of the vector.
-    length: number of words of the caption or reference.
-    """
-
-    weights: tuple[dict[Ngram, float], ...]
-    norms: tuple[float, ...]
-    length: int
-
-
-def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Score:
-    """Compute CIDEr-D (Vedantam et al. 2015) of captions: 0 to 10, higher is better.
+class CiderD:
+    """CIDEr-D (Vedantam et al. 2015) of captions for fixed references: 0 to 10, higher is better.
 
     For each n-gram length n, a caption c is compared with its references s_j (equations 1, 4 and 5):
 
@@ -186,9 +155,8 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
         CIDEr-D = mean of CIDEr-D_n over n = 1, 2, 3, 4, then mean over the images
 
     g(s) is the tf-idf vector of a sentence s, with one element g_k(s) for each n-gram k. l(s) is the number
-    of words of s.
+    of words of s. The vectors of the references are computed only once, for the captions of several models.
 
-    captions: one caption for each image.
     references: for each image, its m references s_1 ... s_m. The numbers of images in g_k(s) are counted in
         this argument. An n-gram that occurs in no reference is treated as if it occurred in the references of
         one image.
@@ -197,24 +165,10 @@ def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Sco
     image, all logarithms are 0, so the score is 0.
 
     Differs from the paper: equation 1 divides the count of an n-gram by the number of n-grams of the
-    sentence. The code of the authors, coco-caption, does not divide, and neither does this function.
-    Published scores come from that code.
+    sentence. The code of the authors, coco-caption, does not divide, and neither does this class. Published
+    scores come from that code.
 
     Captions are split into words by caption_words().
-
-    >>> references = [["a dog runs", "a dog is running"], ["two red birds"]]
-    >>> round(cider_d(["a dog runs", "two birds"], references).value, 2)
-    3.49
-    """
-    return CiderD(references).score(captions)
-
-
-class CiderD:
-    """Computes CIDEr-D of captions for fixed references, whose tf-idf vectors are computed only once.
-
-    Use this class to score the captions of several models or checkpoints.
-
-    references: for each image, one or more references.
 
     >>> metric = CiderD([["a dog runs"], ["two red birds"]])
     >>> print(metric.score(["a dog runs", "two red birds"]))
@@ -224,20 +178,17 @@ class CiderD:
     """
 
     def __init__(self, references: Iterable[Iterable[str]]):
-        listed = checked_references("CiderD()", references)
+        self._references = checked_references("CiderD()", references)
         seen: Counter[Ngram] = Counter()
-        for several in listed:
-            seen.update(
-                {ngram for words in several for counts in count_ngrams(words, ORDER) for ngram in counts}
-            )
-        images = len(listed)
-        self._unseen = math.log(images)
-        self._idf = {ngram: math.log(images / count) for ngram, count in seen.items()}
-        self._vectors = [[self._vector(words) for words in several] for several in listed]
+        for several in self._references:
+            seen.update({ngram for words in several for counts in _ngrams(words) for ngram in counts})
+        self._unseen = math.log(len(self._references))
+        self._idf = {ngram: self._unseen - math.log(count) for ngram, count in seen.items()}
+        self._vectors = [[self._vectors_of(words) for words in several] for several in self._references]
 
     def __len__(self) -> int:
         """Return the number of images that have references."""
-        return len(self._vectors)
+        return len(self._references)
 
     def score(self, captions: Iterable[str]) -> Score:
         """Return the CIDEr-D of all captions together: the mean of image_scores().
@@ -246,7 +197,7 @@ class CiderD:
         """
         scores = self.image_scores(captions)
         settings = f"n:{ORDER}|sigma:{SIGMA:g}|df:references|{CAPTION_TOKENS}|scale:{SCALE:g}"
-        signature = f"nrefs:{_counts(self._vectors)}|{settings}"
+        signature = f"nrefs:{_counts(self._references)}|{settings}"
         return Score("CIDEr-D", sum(scores) / len(scores), signature)
 
     def image_scores(self, captions: Iterable[str]) -> list[float]:
@@ -254,40 +205,33 @@ class CiderD:
 
         captions: one caption for each image.
         """
-        words = checked_captions("CiderD.score()", captions, len(self))
+        scores = []
+        checked = checked_captions("CiderD.score()", captions, len(self))
+        for words, several, vectors in zip(checked, self._references, self._vectors, strict=True):
+            own, total = self._vectors_of(words), 0.0
+            for reference, other in zip(several, vectors, strict=True):
+                penalty = math.exp(-((len(words) - len(reference)) ** 2) / (2 * SIGMA**2))
+                total += penalty * sum(map(_clipped_cosine, own, other)) / ORDER
+            scores.append(SCALE * total / len(several))
+        return scores
+
+    def _vectors_of(self, words: list[str]) -> list[dict[Ngram, float]]:
+        """Return the tf-idf vector of a sentence for each n-gram length."""
         return [
-            self._image(self._vector(each), several)
-            for each, several in zip(words, self._vectors, strict=True)
+            {ngram: count * self._idf.get(ngram, self._unseen) for ngram, count in counts.items()}
+            for counts in _ngrams(words)
         ]
 
-    def _vector(self, words: list[str]) -> _Vectors:
-        weights = tuple(
-            {ngram: count * self._idf.get(ngram, self._unseen) for ngram, count in counts.items()}
-            for counts in count_ngrams(words, ORDER)
-        )
-        norms = tuple(math.sqrt(sum(weight * weight for weight in each.values())) for each in weights)
-        return _Vectors(weights, norms, len(words))
 
-    def _image(self, caption: _Vectors, references: list[_Vectors]) -> float:
-        total = 0.0
-        for reference in references:
-            penalty = math.exp(-((caption.length - reference.length) ** 2) / (2 * SIGMA**2))
-            total += penalty * sum(_clipped_cosine(caption, reference, n) for n in range(ORDER)) / ORDER
-        return SCALE * total / len(references)
+def _ngrams(words: list[str]) -> list[Counter[Ngram]]:
+    """Return, for each n from 1 to ORDER, how many times each n-gram occurs."""
+    starts = [[words[start:] for start in range(n)] for n in range(1, ORDER + 1)]
+    return [Counter(zip(*each, strict=False)) for each in starts]
 
 
-def _clipped_cosine(caption: _Vectors, reference: _Vectors, order: int) -> float:
-    """Return the similarity of a caption and a reference for one n-gram length, as in CIDEr-D.
-
-    It is min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0.
-
-    caption: the tf-idf vectors g(c) of the caption.
-    reference: the tf-idf vectors g(s) of the reference.
-    order: index of the n-gram length, n - 1.
-    """
-    norms = caption.norms[order] * reference.norms[order]
-    if not norms:
-        return 0.0
-    wanted = reference.weights[order]
-    shared = ((weight, wanted[ngram]) for ngram, weight in caption.weights[order].items() if ngram in wanted)
-    return sum(min(own, other) * other for own, other in shared) / norms
+def _clipped_cosine(caption: dict[Ngram, float], reference: dict[Ngram, float]) -> float:
+    """Return min(g(c), g(s)) . g(s) / (|g(c)| |g(s)|), or 0 if one of the norms is 0."""
+    norms = math.hypot(*caption.values()) * math.hypot(*reference.values())
+    shared = caption.keys() & reference.keys()
+    product = math.fsum(min(caption[ngram], reference[ngram]) * reference[ngram] for ngram in shared)
+    return product / norms if norms else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy
@@ -115,34 +115,21 @@ class ClassificationReport:
         for index, label in enumerate(self.labels):
             correct = int(self.confusion[index, index])
             support, predicted = int(self.confusion[index].sum()), int(self.confusion[:, index].sum())
-            scores.append(
-                ClassScore(
-                    label,
-                    _ratio(correct, predicted),
-                    _ratio(correct, support),
-                    _ratio(2 * correct, support + predicted),
-                    support,
-                    predicted,
-                )
-            )
+            wholes = predicted, support, (support + predicted) / 2
+            precision, recall, f1 = (correct / each if each else 0.0 for each in wholes)
+            scores.append(ClassScore(label, precision, recall, f1, support, predicted))
         return tuple(scores)
 
     def to_dict(self) -> dict[str, Any]:
         """Return accuracy, macro F1, the scores of each class and the confusion matrix as a dict for JSON."""
+        classes = {each.label: asdict(each) for each in self.classes}
+        for scores in classes.values():
+            del scores["label"]
         return {
             "accuracy": self.accuracy,
             "macro_f1": self.macro_f1,
             "count": self.count,
-            "classes": {
-                each.label: {
-                    "precision": each.precision,
-                    "recall": each.recall,
-                    "f1": each.f1,
-                    "support": each.support,
-                    "predicted": each.predicted,
-                }
-                for each in self.classes
-            },
+            "classes": classes,
             "labels": list(self.labels),
             "confusion": self.confusion.tolist(),
         }
@@ -188,7 +175,10 @@ class ClassificationReport:
             columns.
         scores: whether the table has columns for precision, recall, F1 and the number of texts.
         """
-        table = _table(first, [*predicted, *(SCORES if scores else ())])
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(Text(first), overflow="fold")
+        for name in (*predicted, *(SCORES if scores else ())):
+            table.add_column(Text(name), justify="right", no_wrap=True)
         for each, counts in zip(self.classes, self.confusion.tolist(), strict=True):
             cells = [f"{count:,}" for count in counts] if predicted else []
             if scores:
@@ -247,15 +237,3 @@ def _indices(call: str, values: Sequence[Any], labels: Labels) -> list[int]:
             problem = f"text {place} has class {index}, which is not an index into labels"
             raise ArgumentError(message(call, problem, expected=f"a class index from 0 to {len(labels) - 1}"))
     return indices
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def _table(first: str, others: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(Text(first), overflow="fold")
-    for name in others:
-        table.add_column(Text(name), justify="right", no_wrap=True)
-    return table

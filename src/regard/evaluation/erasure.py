@@ -1,4 +1,4 @@
-"""Erasure: compute the log-probability of an output after some input words are removed.
+"""Erasure: score an output of a model again after some of the words that it read are removed.
 
 There are two ways to remove a word:
 
@@ -6,135 +6,61 @@ hidden   the keys of the word are masked in the attention; information about the
          states of other words
 unknown  the tokens of the word are replaced by UNK before the encoder; no information about the word remains
 
-A trial is one forward pass without some words. Many trials are computed in one batch. The first part of this
-file is for all tasks: each task implements the interface Erasure. The second part is for translations.
+A trial is one forward pass without some words. plan_erasure() chooses the trials of one output: without the
+words that it attends to most and, for comparison, without words chosen at random. Each task has a function
+that computes the scores of many trials in batches; run_trials() calls it once for all outputs.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.call import Call
-from regard.data.batch import BOS, EOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
-from regard.models.base import Model
-from regard.roles import CROSS
-from regard.sites import Edit, scope
-from regard.torch_modules.eval_mode import in_eval_mode
+from regard.sites import scope
 
 __all__ = [
-    "Erasure",
+    "Effect",
     "ErasureMeans",
     "HideKeys",
-    "Pair",
-    "Planned",
+    "Output",
+    "Plan",
     "RowErasure",
     "Sampling",
     "Trial",
-    "Trials",
-    "check_counts",
     "counted",
     "effects",
     "in_nats",
+    "plan_erasure",
     "ranked_and_random",
-    "saliencies",
-    "trial_scores",
-    "word_scores",
+    "run_trials",
 ]
 
-CELLS, LOGITS = 2**16, 2**22
-"""CELLS: maximum number of attention scores (target tokens times source tokens) in a batch.
 
-LOGITS: maximum number of logits in a batch."""
+class Trial(NamedTuple):
+    """One forward pass in which some tokens (or cells of an image) are removed.
 
-_cudnn_lock = threading.Lock()
-
-T = TypeVar("T", bound=Hashable)
-
-
-class Erasure(ABC, Generic[T]):
-    """The interface of a task for trial_scores(), which computes trials.
-
-    A trial is one forward pass in which some input words are removed: masked in the attention (hidden), or
-    replaced by UNK.
-
-    T: the type of a trial.
-    at: the attention layers (sites) in which words are hidden: a role, or names with * as wildcard; None if
-        the trials hide no words.
+    item: the index of the input: a sentence pair, a text or pair of texts, or an image with its caption.
+    rows: the indices of the target tokens whose log-probability is computed.
+    hidden: the indices of the input tokens that are masked.
+    unknown: the indices of the input tokens that are replaced by UNK.
+    side: the text of a pair of texts from which tokens are removed: 0, or 1 for the second text.
     """
 
-    at: str | None
-
-    @abstractmethod
-    def batches(self, trials: Sequence[T]) -> Iterator[list[int]]:
-        """Yield one list for each batch: the indices of the trials that are computed in one forward pass."""
-
-    @abstractmethod
-    def scores(self, trials: Sequence[T]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
-        """Prepare a batch of B trials (forward passes without some words); return two functions (edit, run).
-
-        edit: masks the hidden words in attention calls. The caller passes it as the `edit` argument of
-            scope().
-        run: runs the model and returns the log-probability of the output of each trial, (B,).
-        """
-
-
-class Trials(Generic[T]):
-    """Collects trials without duplicates. A trial is any hashable object that describes a forward pass.
-
-    For short texts, several random samples may remove the same words. Such equal trials are stored and
-    computed only once.
-
-    >>> trials = Trials[str]()
-    >>> trials.add("a"), trials.add("b"), trials.add("a"), trials.all
-    (0, 1, 0, ['a', 'b'])
-    """
-
-    def __init__(self) -> None:
-        self.all: list[T] = []
-        self._indices: dict[T, int] = {}
-
-    def add(self, trial: T) -> int:
-        """Add a trial, unless an equal trial was added before; return its index."""
-        if trial not in self._indices:
-            self._indices[trial] = len(self.all)
-            self.all.append(trial)
-        return self._indices[trial]
-
-    def plan(
-        self,
-        weights: Sequence[float] | NDArray[numpy.float64],
-        plain: T,
-        without: Callable[[Sequence[int]], Mapping[str, T]],
-        sampling: Sampling,
-        *place: int,
-    ) -> Planned:
-        """Add the trials of one output: all words, without the most attended words, without random words.
-
-        weights: the attention weight of each word.
-        plain: the trial with all words.
-        without: returns the trials without some words, by the name of the measurement, such as "hidden".
-        place: what this output is; the random words depend only on the seed and on it.
-        """
-        order, draws = ranked_and_random(weights, sampling.k, sampling.samples, (sampling.seed, *place))
-        planned = Planned(order, order[: sampling.k], self.add(plain), {})
-        for end, chosen in (("", [planned.looked]), ("_random", draws)):
-            for words in chosen:
-                for name, trial in without(words).items():
-                    planned.trials.setdefault(f"{name}{end}", []).append(self.add(trial))
-        return planned
+    item: int
+    rows: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    side: int = 0
 
 
 class Sampling(NamedTuple):
@@ -144,48 +70,165 @@ class Sampling(NamedTuple):
     samples: int = 3
     seed: int = 0
 
+    def check(self, call: str) -> Sampling:
+        """Raise ArgumentError unless k and samples are at least 1. `call` is the function that was called."""
+        if self.k < 1 or self.samples < 1:
+            problem = f"k is {self.k} and samples is {self.samples}"
+            raise ArgumentError(message(call, problem, expected="k and samples of at least 1"))
+        return self
 
-class Planned(NamedTuple):
+
+class Output(NamedTuple):
+    """An output of a model, such as a target word or a predicted label, and the words that it attends to.
+
+    trial: the forward pass with all words.
+    place: the index of the output in its item.
+    text: the output.
+    weights: the attention weight of each word.
+    tokens: for each word, the indices of its tokens.
+    """
+
+    trial: Trial
+    place: int
+    text: str
+    weights: Sequence[float] | NDArray[numpy.float64]
+    tokens: Sequence[Sequence[int]]
+
+    def without(self, words: Iterable[int], way: str) -> Trial:
+        """Return the trial in which these words are removed in one way: "hidden" or "unknown"."""
+        places = tuple(sorted(place for word in words for place in self.tokens[word]))
+        return self.trial._replace(hidden=places) if way == "hidden" else self.trial._replace(unknown=places)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How much one output depends on the words that it attends to.
+
+    item: the index of the input: a sentence pair, a text or pair of texts, or an image with its caption.
+    place: the index of the output in its item: of the target word or the word of the caption; 0 for a
+        predicted label, or 1 if words of the second text of a pair are removed.
+    text: the output.
+    looked: the indices of the k words (or cells of the image) with the largest attention weights.
+    weight: the sum of their weights.
+    hidden: the decrease of the log-probability of the output, in nats, if these k words are masked in the
+        attention.
+    hidden_random: the mean decrease if k other words, sampled at random, are masked.
+    unknown: the decrease if the k words are replaced by UNK instead; NaN if this was not measured.
+    unknown_random: the mean decrease if k other words, sampled at random, are replaced by UNK.
+    """
+
+    item: int
+    place: int
+    text: str
+    looked: tuple[int, ...]
+    weight: float
+    hidden: float
+    hidden_random: float
+    unknown: float = math.nan
+    unknown_random: float = math.nan
+
+
+class Plan:
     """The trials of one output.
 
     order: the indices of all words, the most attended word first.
     looked: the indices of the k most attended words.
-    plain: the index of the trial with all words.
-    trials: the name of a measurement, such as "hidden" or "hidden_random" -> the indices of its trials.
+    trials: the name of a measurement, such as "hidden" or "hidden_random" -> its trials.
     """
 
-    order: list[int]
-    looked: list[int]
-    plain: int
-    trials: dict[str, list[int]]
+    def __init__(self, output: Output, order: list[int], k: int, trials: dict[str, list[Trial]]):
+        self.output, self.order, self.looked, self.trials = output, order, order[:k], trials
 
-    def costs(self, scores: NDArray[numpy.float64]) -> dict[str, float]:
-        """Return the mean decrease of the log-probability of the output in each measurement, in nats."""
-        before = scores[self.plain]
-        return {name: float((before - scores[trials]).mean()) for name, trials in self.trials.items()}
+    def effect(self, scores: Mapping[Trial, float]) -> Effect:
+        """Return the effects of removing words, from the log-probability of the output in each trial."""
+        output, before = self.output, scores[self.output.trial]
+        costs = {
+            name: float(numpy.mean([before - scores[trial] for trial in self.trials[name]]))
+            for name in self.trials
+            if name in EFFECTS
+        }
+        weight = float(sum(output.weights[word] for word in self.looked))
+        return Effect(output.trial.item, output.place, output.text, tuple(self.looked), weight, **costs)
+
+
+EFFECTS = ("hidden", "hidden_random", "unknown", "unknown_random")
+
+
+def plan_erasure(output: Output, sampling: Sampling, ways: Sequence[str] = ("hidden", "unknown")) -> Plan:
+    """Plan the trials of an output: without the k most attended words, and without k random words.
+
+    ways: how words are removed. The random words depend only on the seed, and on what the output is.
+    """
+    k, samples, seed = sampling
+    order, draws = ranked_and_random(output.weights, k, samples, (seed, output.trial.item, output.place))
+    trials = {way: [output.without(order[:k], way)] for way in ways}
+    trials |= {f"{way}_random": [output.without(words, way) for words in draws] for way in ways}
+    return Plan(output, order, k, trials)
+
+
+def run_trials(
+    plans: Sequence[Plan], scores: Callable[[Sequence[Trial]], NDArray[numpy.float64]]
+) -> dict[Trial, float]:
+    """Return the log-probability of the output of each trial. Equal trials are computed only once.
+
+    scores: returns the log-probability of the output of each trial of a list.
+    """
+    trials = dict.fromkeys(
+        trial
+        for plan in plans
+        for trial in (plan.output.trial, *(each for chosen in plan.trials.values() for each in chosen))
+    )
+    return dict(zip(trials, scores(list(trials)).tolist(), strict=True)) if trials else {}
 
 
 class ErasureMeans:
-    """Means over measurements. A measurement has the fields `hidden` and `hidden_random`, in nats.
+    """Means over measurements, which have the fields `hidden` and `hidden_random`, in nats.
 
-    hidden: the decrease of the log-probability of an output without the k most attended words.
-    hidden_random: the mean decrease without k other words.
+    measured: the measurements, such as Effect.
+    k: number of words that were removed for each output.
+
+    The texts of summary(), which each kind of report has:
+
+    nouns: what is hidden, one and several.
+    place: where it is, such as "source ".
+    of: what the log-probability belongs to, such as " of the predicted label".
+    nothing: the summary if nothing was measured.
+    counts: how much was measured.
     """
 
+    measured: Sequence[Any]
     k: int
+    nouns: tuple[str, str] = ("word", "words")
+    place = of = ""
+    nothing = "the texts have too few words to measure the effect of hiding words"
 
     @property
-    def measured(self) -> Sequence[Any]:
-        """The measurements."""
-        raise TypeError(f"{type(self).__name__} does not implement measured")
+    def counts(self) -> str:
+        return counted(len(self.measured), "text")
+
+    def summary(self) -> str:
+        """Return one sentence about the mean effects, to print below a picture.
+
+        For example: "hiding the most attended word lowers the log-probability by 3.0 nats on average; a
+        random word by 0.50".
+        """
+        if not self.measured:
+            return self.nothing
+        (one, several), k = self.nouns, self.k
+        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
+        hidden = f"most attended {self.place}{one}" if k == 1 else f"{k} most attended {self.place}{several}"
+        others = f"a random {one}" if k == 1 else f"{k} random {several}"
+        return f"hiding the {hidden} {effects(attended, {others: random}, self.of)}"
+
+    def __str__(self) -> str:
+        return f"{self.summary()} ({self.counts})" if self.measured else self.summary()
 
     def mean(self, name: str) -> float:
         """Return the mean of a field of the measurements, such as "hidden"; NaN values are ignored.
 
         The result is NaN if there are no values.
         """
-        values = [getattr(each, name) for each in self.measured]
-        known = [float(value) for value in values if not math.isnan(value)]
+        known = [value for value in (float(getattr(each, name)) for each in self.measured) if value == value]
         return float(numpy.mean(known)) if known else math.nan
 
     @property
@@ -196,21 +239,6 @@ class ErasureMeans:
         """
         wins = [each.hidden > each.hidden_random for each in self.measured]
         return sum(wins) / len(wins) if wins else math.nan
-
-    def sentence(self, one: str, several: str, place: str = "", of: str = "") -> str:
-        """Return one sentence about the mean effects, to print below a picture.
-
-        For example: "hiding the most attended word lowers the log-probability by 3.0 nats on average; a
-        random word by 0.50".
-
-        one, several: what is hidden: "word" and "words".
-        place: where it is, such as "source ".
-        of: what the log-probability belongs to, such as " of the predicted label".
-        """
-        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        hidden = f"most attended {place}{one}" if self.k == 1 else f"{self.k} most attended {place}{several}"
-        others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
-        return f"hiding the {hidden} {effects(attended, {others: random}, of)}"
 
     def numbers(self, *names: str) -> dict[str, float | None]:
         """Return the means of these fields, and `better`, for JSON. A mean that is undefined is None."""
@@ -230,11 +258,7 @@ class RowErasure(ErasureMeans):
     def __init__(self, at: str, sampling: Sampling | None = None):
         self.at, self.sampling = at, sampling or Sampling()
         self.k = self.sampling.k
-        self._measured: list[RowEffect] = []
-
-    @property
-    def measured(self) -> Sequence[RowEffect]:
-        return self._measured
+        self.measured: list[Effect] = []
 
     def measure(self, scores: Callable[[], Any], weights_TS: Any) -> None:
         """Measure all outputs of a sentence.
@@ -243,21 +267,20 @@ class RowErasure(ErasureMeans):
             of its T outputs, such as the predicted labels, (T,).
         weights_TS: the weights of the layer, without erasure.
         """
-        weights_TS, place = numpy.asarray(weights_TS), len(self._measured)
-        if weights_TS.shape[1] <= self.k:
+        weights_TS, place = numpy.asarray(weights_TS), len(self.measured)
+        k, samples, seed = self.sampling
+        if weights_TS.shape[1] <= k:
             return
-        chosen = [
-            ranked_and_random(row, self.k, self.sampling.samples, (self.sampling.seed, place, number))
-            for number, row in enumerate(weights_TS)
+        rows = [
+            ranked_and_random(row, k, samples, (seed, place, number)) for number, row in enumerate(weights_TS)
         ]
-        before = self._without([[] for _ in chosen], weights_TS.shape, scores)
-        looked = before - self._without([order[: self.k] for order, _ in chosen], weights_TS.shape, scores)
-        others = [
-            before - self._without([draws[sample] for _, draws in chosen], weights_TS.shape, scores)
-            for sample in range(self.sampling.samples)
-        ]
-        pairs = zip(looked.tolist(), numpy.mean(others, 0).tolist(), strict=True)
-        self._measured += [RowEffect(*each) for each in pairs]
+        trials: list[list[list[int]]] = [[[] for _ in rows], [order[:k] for order, _ in rows]]
+        trials += [[draws[sample] for _, draws in rows] for sample in range(samples)]
+        before, looked, *others = (self._without(hidden, weights_TS.shape, scores) for hidden in trials)
+        costs = zip((before - looked).tolist(), (before - numpy.mean(others, 0)).tolist(), strict=True)
+        for number, ((order, _), own) in enumerate(zip(rows, costs, strict=True)):
+            weight = float(weights_TS[number, order[:k]].sum())
+            self.measured.append(Effect(place, number, "", tuple(order[:k]), weight, *own))
 
     def _without(
         self, hidden: Sequence[Sequence[int]], shape: tuple[int, ...], scores: Callable[[], Any]
@@ -272,40 +295,14 @@ class RowErasure(ErasureMeans):
         """Return the mean effects as a dict for JSON."""
         return {"k": self.k, "outputs": len(self.measured), **self.numbers("hidden", "hidden_random")}
 
-    def __str__(self) -> str:
-        if not self.measured:
-            return "the sentences have too few words to measure the effect of hiding words"
-        return f"{self.sentence('word', 'words')} ({counted(len(self.measured), 'output')})"
-
-
-class RowEffect(NamedTuple):
-    """The decrease of the log-probability of an output, in nats.
-
-    hidden: if the most attended inputs are hidden.
-    hidden_random: the mean over random samples of other inputs.
-    """
-
-    hidden: float
-    hidden_random: float
+    @property
+    def counts(self) -> str:
+        return counted(len(self.measured), "output")
 
 
 def counted(number: int, name: str) -> str:
     """Return a number of things as text: "1 word", "1,000 words"."""
     return f"{number:,} {name}{'s' * (number != 1)}"
-
-
-def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:
-    """Return the log-probability of the output of each trial, an array of shape (trials,).
-
-    task: computes batches of trials.
-    trials: the trials. A trial is one forward pass without some input words.
-    """
-    log_probabilities = numpy.zeros(len(trials))
-    for indices in task.batches(trials):
-        edit, run = task.scores([trials[index] for index in indices])
-        with nullcontext() if task.at is None else scope(edit=edit, at=task.at):
-            log_probabilities[indices] = run()
-    return log_probabilities
 
 
 def ranked_and_random(
@@ -328,18 +325,6 @@ def ranked_and_random(
     others, generator = order[k:], numpy.random.default_rng(list(seed))
     count = min(k, len(others))
     return order, [generator.choice(others, count, replace=False).tolist() for _ in range(samples)]
-
-
-def check_counts(call: str, k: int, samples: int) -> None:
-    """Raise ArgumentError unless k and samples are at least 1.
-
-    call: the public function that was called, for the error message.
-    k: number of words to remove.
-    samples: number of random samples of words.
-    """
-    if k < 1 or samples < 1:
-        problem = f"k is {k} and samples is {samples}"
-        raise ArgumentError(message(call, problem, expected="k and samples of at least 1"))
 
 
 def in_nats(*means: float) -> tuple[str, ...]:
@@ -394,217 +379,3 @@ class HideKeys:
             return call
         rows_BTS = self.visible_BTS.index_select(1, call.positions)
         return replace(call, mask=call.mask & Mask(table=rows_BTS[:, None]))
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The token ids of a source and of a target sentence, each ending in EOS."""
-
-    source: tuple[int, ...]
-    target: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One forward pass for a target word, in which some source tokens are removed.
-
-    pair: the index of the sentence pair.
-    rows: the indices of the tokens of the target word.
-    hidden: the indices of the source tokens whose keys are masked in the cross-attention.
-    unknown: the indices of the source tokens that are replaced by UNK.
-    """
-
-    pair: int
-    rows: tuple[int, ...]
-    hidden: tuple[int, ...] = ()
-    unknown: tuple[int, ...] = ()
-
-    @property
-    def length(self) -> int:
-        """The number of target tokens from the first token of the sentence to the last of the target word.
-
-        The forward pass does not include later tokens, because the model does not use them to predict the
-        word.
-        """
-        return max(self.rows) + 1
-
-
-def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
-    """Return the log-probability of the target word of each trial, an array of shape (trials,).
-
-    model: a translation model.
-    pairs: the sentence pairs.
-    trials: the trials. A trial is one forward pass for a target word of a pair, in which some source tokens
-        are removed.
-    """
-    with in_eval_mode(model), torch.no_grad():
-        return trial_scores(_TargetWords(model, pairs), trials)
-
-
-class _TargetWords(Erasure[Trial]):
-    """Computes the log-probability of a target word of a translation without some source words.
-
-    Hidden source words are masked in all cross-attention layers.
-    """
-
-    at = CROSS
-
-    def __init__(self, model: Model, pairs: Sequence[Pair]):
-        self.model, self.pairs = model, pairs
-
-    def batches(self, trials: Sequence[Trial]) -> Iterator[list[int]]:
-        return _batches(self.model, self.pairs, trials)
-
-    def scores(self, trials: Sequence[Trial]) -> tuple[Edit, Callable[[], NDArray[numpy.float64]]]:
-        batch, hidden_BTS = _collated(self.model, self.pairs, trials)
-
-        def run() -> NDArray[numpy.float64]:
-            scores_BT = _token_scores(self.model, batch)
-            scores_B = torch.where(_word_rows(trials, scores_BT), scores_BT, 0.0).sum(-1)
-            return scores_B.double().cpu().numpy()
-
-        return HideKeys(hidden_BTS), run
-
-
-def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
-    """Return |gradient x input| of each source token, as an array (S,) for the target word of each trial.
-
-    The gradient of the log-probability of the target word is computed with respect to the embedding of the
-    source token. It is multiplied by the embedding and summed over the width. The result is the absolute
-    value of this sum: to first order, the change of the log-probability if the embedding were 0.
-    """
-    table = getattr(model, "source", None)
-    if not isinstance(table, nn.Embedding):
-        problem = f"{type(model).__name__} has no source embedding"
-        raise ArgumentError(message("saliencies()", problem, expected="an nn.Embedding as model.source"))
-    by_trial: dict[int, NDArray[numpy.float64]] = {}
-    for indices in _batches(model, pairs, trials):
-        chosen = [trials[index] for index in indices]
-        batch, _ = _collated(model, pairs, chosen)
-        with (
-            in_eval_mode(model),
-            torch.enable_grad(),
-            _embedding_leaf(table) as embedded,
-            _without_cudnn(batch.source.device),
-        ):
-            scores_BT = _token_scores(model, batch)
-            total = torch.where(_word_rows(chosen, scores_BT), scores_BT, 0.0).sum()
-            (gradient_BSM,) = torch.autograd.grad(total, embedded[0])
-        product_BS = (gradient_BSM * embedded[0].detach()).sum(-1).abs().double().cpu().numpy()
-        for row, index in enumerate(indices):
-            by_trial[index] = product_BS[row, : len(pairs[trials[index].pair].source)]
-    return [by_trial[index] for index in range(len(trials))]
-
-
-def _token_scores(model: Model, batch: Batch) -> Tensor:
-    """Return the log-probability that the model gives to each target token of a batch, (B, T)."""
-    logits_BTV = model.forward(batch).float()
-    return logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
-
-
-def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
-    """Return a bool tensor (B, T), True at the tokens of the target word of each trial.
-
-    like_BT: a tensor whose shape and device the result gets.
-    """
-    rows_BT = torch.zeros(like_BT.shape, dtype=torch.bool)
-    for row, trial in enumerate(trials):
-        rows_BT[row, list(trial.rows)] = True
-    return rows_BT.to(like_BT.device)
-
-
-def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor]:
-    """Return a batch with a row for each trial, and a bool tensor (B, T, S), True where a key is hidden.
-
-    The target sentence of a row ends with the last token of the target word, because the model does not use
-    later tokens to predict the word.
-    """
-    sources, targets = [], []
-    for trial in trials:
-        pair = pairs[trial.pair]
-        unknown = set(trial.unknown)
-        sources.append([UNK if place in unknown else token for place, token in enumerate(pair.source)])
-        targets.append([BOS, *pair.target[: trial.length]])
-    device = next(model.parameters()).device
-    batch = Batch(
-        _padded(sources),
-        torch.tensor([len(each) for each in sources]),
-        _padded(targets),
-        torch.tensor([len(each) - 1 for each in targets]),
-        torch.arange(len(trials)),
-    ).to(device)
-    hidden_BTS = torch.zeros(*batch.labels.shape, batch.source.shape[1], dtype=torch.bool)
-    for row, trial in enumerate(trials):
-        if trial.hidden:
-            hidden_BTS[row, torch.tensor(trial.rows)[:, None], torch.tensor(trial.hidden)] = True
-    return batch, hidden_BTS.to(device)
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-    return nn.utils.rnn.pad_sequence(tensors, batch_first=True)  # PAD is 0
-
-
-def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
-    """Yield one list for each batch: the indices of its trials. Trials of similar length share a batch.
-
-    A batch has as many trials as fit into the limits CELLS and LOGITS.
-    """
-
-    def size(index: int) -> tuple[int, int]:
-        return trials[index].length, len(pairs[trials[index].pair].source)
-
-    indices: list[int] = []
-    widest = 0
-    for index in sorted(range(len(trials)), key=size, reverse=True):
-        widest = max(widest, size(index)[1])
-        rows = size(indices[0] if indices else index)[0] * (len(indices) + 1)
-        if indices and (rows * widest > CELLS or rows * model.target_size > LOGITS):
-            yield indices
-            indices, widest = [], size(index)[1]
-        indices.append(index)
-    if indices:
-        yield indices
-
-
-@contextmanager
-def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Disable cuDNN on CUDA, because cuDNN has no backward pass for recurrent layers in eval mode.
-
-    cuDNN is disabled for the whole process, so a lock admits only one thread at a time.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    with _cudnn_lock, torch.backends.cudnn.flags(enabled=False):
-        yield
-
-
-@contextmanager
-def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Store the gradient of the source embeddings of a forward pass that runs in the `with` block.
-
-    PyTorch stores gradients only in leaf tensors. So the first output of `table` in this thread is replaced
-    by a leaf tensor with the same values, which requires grad. The yielded list receives this leaf tensor.
-
-    table: the source embedding of the model.
-    """
-    leaves: list[Tensor] = []
-    thread = threading.get_ident()
-
-    def detach_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        if leaves or threading.get_ident() != thread:
-            return output
-        leaves.append(output.detach().requires_grad_())
-        return leaves[0]
-
-    handle = table.register_forward_hook(detach_output)
-    try:
-        yield leaves
-    finally:
-        handle.remove()
-
-
-def ended(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return a sequence of token ids with EOS appended."""
-    return (*tokens, EOS)

@@ -7,35 +7,55 @@ computed again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from os import PathLike
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from regard.data.batch import BOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.evaluation.erasure import (
+    Effect,
     ErasureMeans,
-    Pair,
-    Planned,
+    HideKeys,
+    Output,
+    Plan,
     Sampling,
     Trial,
-    Trials,
-    check_counts,
     counted,
-    saliencies,
-    word_scores,
+    plan_erasure,
+    run_trials,
 )
 from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
 from regard.roles import CROSS
+from regard.sites import scope
+from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing.word_groups import spelled_or_space
 
-__all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
+__all__ = [
+    "Faithfulness",
+    "Pair",
+    "WordTruth",
+    "faithfulness",
+    "saliencies",
+    "word_scores",
+]
+
+CELLS, LOGITS = 2**16, 2**22
+"""Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
+
+_cudnn_lock = threading.Lock()
+"""Held while cuDNN is disabled for the whole process: it has no backward pass for recurrent layers in eval
+mode."""
 
 FRACTIONS = (0.1, 0.2, 0.5)
 """Fractions of the source words, for two scores. For each fraction, the source words with the largest
@@ -43,47 +63,12 @@ attention weights are selected, at least one. Comprehensiveness hides the select
 the others."""
 
 
-@runtime_checkable
-class Result(Protocol):
-    """An object with a source and a target text, such as the results of translate() and score()."""
-
-    @property
-    def source(self) -> str:
-        """The text that was translated."""
-
-    @property
-    def text(self) -> str:
-        """The translation, or the target text whose log-probability was computed."""
-
-
-class Translates(Protocol):
-    """The methods of a translator that faithfulness() and agreement() call. Translator has these methods."""
-
-    model: Model
-
-    def translate(self, lines: Any, *, look: str | None) -> Any:
-        """Translate lines, and record the attention layers (sites) named by `look`."""
-
-    def score(self, sources: Any, targets: Any, *, look: str | None) -> Any:
-        """Compute the log-probability of each target sentence, given its source.
-
-        The attention layers (sites) named by `look` are recorded.
-        """
-
-
 @dataclass(frozen=True)
-class WordTruth:
+class WordTruth(Effect):
     """How much the prediction of one target word depends on the source words that it attends to.
 
-    sentence: the index of the sentence pair, from 0.
-    word: the index of the target word in its sentence, from 0.
-    text: the target word.
-    looked: the indices of the k source words with the largest attention weights.
-    hidden: the decrease of the log-probability of the target word, in nats, if these k source words are
-        masked in the cross-attention.
-    unknown: the decrease if these k source words are replaced by UNK instead.
-    hidden_random: the mean decrease if k other source words, sampled at random, are hidden.
-    unknown_random: the mean decrease if k other source words, sampled at random, are replaced by UNK.
+    It has the fields of Effect, and more. Its item is a sentence pair, and its place a target word.
+
     comprehensiveness: the decrease of the probability of the target word if the most attended source words
         are hidden. It is the mean over several numbers of hidden words, set by FRACTIONS (DeYoung et al.
         2020).
@@ -93,18 +78,10 @@ class WordTruth:
         |gradient x input|, over the source words; NaN if undefined.
     """
 
-    sentence: int
-    word: int
-    text: str
-    looked: tuple[int, ...]
-    hidden: float
-    hidden_random: float
-    unknown: float
-    unknown_random: float
-    comprehensiveness: float
-    sufficiency: float
-    kendall: float
-    spearman: float
+    comprehensiveness: float = math.nan
+    sufficiency: float = math.nan
+    kendall: float = math.nan
+    spearman: float = math.nan
 
 
 def mean_of(name: str) -> Any:
@@ -116,7 +93,7 @@ def mean_of(name: str) -> Any:
 class Faithfulness(ErasureMeans):
     """Faithfulness of attention over some sentences; the result of faithfulness().
 
-    words: the measurements of each target word.
+    measured: the measurements of each target word.
     uniform: the mean decrease of the log-probability, in nats, if the attention weights are made uniform.
     k: the number of source words that were hidden or replaced for each target word.
     sentences: the number of sentences.
@@ -127,13 +104,13 @@ class Faithfulness(ErasureMeans):
     The properties hidden, hidden_random, unknown, unknown_random, comprehensiveness, sufficiency, kendall and
     spearman are the means of the fields of WordTruth over all target words.
 
-    >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
+    >>> word = WordTruth(0, 0, "cat", (1,), 0.7, 3.0, 0.5, 4.0, 1.0)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
     hiding the most attended source word lowers the log-probability by 3.0 nats on average; a random word by
     0.50 (1 target word)
     """
 
-    words: tuple[WordTruth, ...] = field(repr=False)
+    measured: tuple[WordTruth, ...] = field(repr=False)
     uniform: float
     k: int
     sentences: int
@@ -142,6 +119,7 @@ class Faithfulness(ErasureMeans):
     skipped: int = 0
     units: tuple[str, str] = ("word", "word")
 
+    place = "source "
     hidden = mean_of("hidden")
     hidden_random = mean_of("hidden_random")
     unknown = mean_of("unknown")
@@ -152,29 +130,28 @@ class Faithfulness(ErasureMeans):
     spearman = mean_of("spearman")
 
     @property
-    def measured(self) -> tuple[WordTruth, ...]:
-        return self.words
+    def words(self) -> tuple[WordTruth, ...]:
+        """The measurements of each target word."""
+        return self.measured
 
-    def summary(self) -> str:
-        """Return one sentence about the mean effect of hiding source words, to print below a picture.
+    @property
+    def nouns(self) -> tuple[str, str]:  # type: ignore[override]
+        return self.units[0], f"{self.units[0]}s"
 
-        For example: "hiding the most attended source word lowers the log-probability by 3.0 nats on average;
-        a random word by 0.50".
-        """
-        if not self.words:
-            return f"the source has too few {self.units[0]}s to measure the faithfulness of the attention"
-        return self.sentence(self.units[0], f"{self.units[0]}s", "source ")
+    @property
+    def nothing(self) -> str:  # type: ignore[override]
+        return f"the source has too few {self.units[0]}s to measure the faithfulness of the attention"
 
-    def __str__(self) -> str:
-        count = counted(len(self.words), f"target {self.units[1]}")
-        return f"{self.summary()} ({count})" if self.words else self.summary()
+    @property
+    def counts(self) -> str:
+        return counted(len(self.words), f"target {self.units[1]}")
 
     def written(self) -> dict[str, Any]:
         """Return the settings, such as "k", and the means over target words, such as "hidden", for JSON.
 
         A mean that is undefined is None.
         """
-        names = [each.name for each in fields(WordTruth) if each.type == "float"]
+        names = [each.name for each in fields(WordTruth) if each.type == "float" and each.name != "weight"]
         settings = {"at": self.at, "head": self.head, "k": self.k, "sentences": self.sentences}
         settings |= {"words": len(self.words), "skipped": self.skipped}
         uniform = None if math.isnan(self.uniform) else self.uniform
@@ -182,8 +159,8 @@ class Faithfulness(ErasureMeans):
 
 
 def faithfulness(
-    translator: Translates,
-    sources: str | Result | Iterable[str],
+    translator: Any,
+    sources: Any,
     targets: str | Iterable[str] | None = None,
     *,
     k: int = 1,
@@ -197,6 +174,7 @@ def faithfulness(
     The log-probability of each target word is computed without the k source words that have the largest
     attention weights. For comparison, it is computed without k other source words, sampled at random.
 
+    translator: a Translator, as load() returns it for a run of translation.
     sources: a sentence or a list of sentences; or one result of this translator, a Translation or a Scored.
     targets: the target of each source. Default: the translations by this translator.
     k: the number of source words to remove.
@@ -217,9 +195,9 @@ def faithfulness(
     >>> len(result.words), result.words[3].text
     (4, 'cat')
     """
+    sampling = Sampling(k, samples, seed).check("faithfulness()")
     _check_translator(translator)
-    check_counts("faithfulness()", k, samples)
-    if isinstance(sources, Result):
+    if hasattr(sources, "source") and hasattr(sources, "text"):
         targets = sources.text if targets is None else targets
         sources = sources.source
     _check_texts(sources, "sources")
@@ -231,10 +209,72 @@ def faithfulness(
     if len(left) != len(right):
         problem = f"there are {len(left)} sources and {len(right)} targets"
         raise ArgumentError(message("faithfulness()", problem, expected="one target for each source"))
-    plan = _Plan(Sampling(k, samples, seed))
-    for number, scored in enumerate(translator.score(left, right, look=CROSS)):
-        plan.add(number, translator.model, scored, at, head)
-    return plan.run(translator.model, at, head)
+    model, pairs, plans, skipped, units = translator.model, list[Pair](), list[Plan](), 0, ("word", "word")
+    for item, scored in enumerate(translator.score(left, right, look=CROSS)):
+        (passage,) = scored.passages
+        units = scored.units
+        pairs.append(Pair(passage.source_token_ids, passage.token_ids))
+        own = list(_plans(item, model, scored, sampling, at, head))
+        plans += own
+        skipped += len(_places(passage.words)) - len(own)
+    scores = run_trials(plans, lambda trials: word_scores(model, pairs, trials))
+    plain = [each.output.trial for each in plans]
+    gradients = saliencies(model, pairs, plain)
+    with intervene(uniform=True, at=at, head=head) if plain else nullcontext():
+        even = word_scores(model, pairs, plain)
+    uniform = float(numpy.mean([scores[trial] for trial in plain] - even)) if plain else math.nan
+    words = tuple(_truth(*each, scores) for each in zip(plans, gradients, strict=True))
+    return Faithfulness(words, uniform, k, len(pairs), at, head, skipped, units)
+
+
+def _plans(
+    item: int, model: Model, scored: Any, sampling: Sampling, at: str, head: int | None
+) -> Iterator[Plan]:
+    """Plan the trials of the target words of one sentence pair, a result of Translator.score().
+
+    The trials "most" and "others" are those of comprehensiveness and sufficiency.
+    """
+    (passage,) = scored.passages
+    if not passage.attention:
+        problem = f"{type(model).__name__} has no attention to the source"
+        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
+        raise ArgumentError(message("faithfulness()", problem, hint=hint))
+    weights_VW = scored.align(at, head).matrix.double().numpy()
+    columns = _places(passage.source_words)
+    if len(columns) <= sampling.k or max(columns) >= weights_VW.shape[1]:
+        return
+    tokens, everything = list(columns.values()), set(range(len(passage.source_token_ids)))
+    for word, rows in _places(passage.words).items():
+        text = spelled_or_space([passage.pieces[place] for place in rows])
+        plan = plan_erasure(
+            Output(Trial(item, rows), word, text, weights_VW[word, list(columns)], tokens), sampling
+        )
+        plan.trials["most"] = [
+            plan.output.without(plan.order[: max(1, math.ceil(part * len(tokens)))], "hidden")
+            for part in FRACTIONS
+        ]
+        plan.trials["others"] = [
+            each._replace(hidden=tuple(sorted(everything.difference(each.hidden))))
+            for each in plan.trials["most"]
+        ]
+        yield plan
+
+
+def _truth(plan: Plan, gradient: NDArray[numpy.float64], scores: dict[Trial, float]) -> WordTruth:
+    """Return the measurements of a target word.
+
+    gradient: |gradient x input| of each source token.
+    scores: the log-probability of the target word in each trial.
+    """
+    weights, before = plan.output.weights, math.exp(scores[plan.output.trial])
+    most, others = (
+        before - float(numpy.mean([math.exp(scores[trial]) for trial in plan.trials[name]]))
+        for name in ("most", "others")
+    )
+    by_word = [gradient[list(tokens)].sum() for tokens in plan.output.tokens]
+    correlations = {"kendall": kendall(weights, by_word), "spearman": spearman(weights, by_word)}
+    own: dict[str, Any] = {"comprehensiveness": most, "sufficiency": others, **correlations}
+    return WordTruth(**vars(plan.effect(scores)), **own)
 
 
 def _check_translator(translator: object) -> None:
@@ -263,146 +303,6 @@ def _check_texts(texts: object, name: str) -> None:
             raise ArgumentError(message("faithfulness()", problem, expected=expected))
 
 
-@dataclass(frozen=True)
-class _Word:
-    """A target word, its attention weights on the source words, and the indices of its trials.
-
-    A trial is one forward pass without some source words.
-
-    sentence: the index of the sentence pair.
-    word: the index of the target word in its sentence.
-    text: the target word.
-    weights: the attention weight of each source word.
-    tokens: for each source word, the indices of its tokens.
-    planned: the indices of the trials of this word.
-    """
-
-    sentence: int
-    word: int
-    text: str
-    weights: NDArray[numpy.float64]
-    tokens: tuple[tuple[int, ...], ...]
-    planned: Planned
-
-
-class _Plan:
-    """Collects the trials of all target words. A trial is one forward pass without some source words.
-
-    The trials are collected first, so that they can be computed in large batches.
-    """
-
-    def __init__(self, sampling: Sampling):
-        self.sampling, self.k = sampling, sampling.k
-        self.pairs: list[Pair] = []
-        self.trials = Trials[Trial]()
-        self.words: list[_Word] = []
-        self.skipped = 0
-        self.units = ("word", "word")
-
-    def add(self, number: int, model: Model, scored: Any, at: str, head: int | None) -> None:
-        """Add the trials (forward passes without some source words) of one sentence pair.
-
-        number: the index of the pair.
-        scored: the pair, a result of Translator.score().
-        at: the cross-attention layers (sites) that rank the source words.
-        head: the index of a head; None for the mean over heads.
-        """
-        (passage,) = scored.passages
-        self.units = scored.units
-        if not passage.attention:
-            problem = f"{type(model).__name__} has no attention to the source"
-            hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
-            raise ArgumentError(message("faithfulness()", problem, hint=hint))
-        weights_VW = scored.align(at, head).matrix.double().numpy()
-        self.pairs.append(Pair(passage.source_token_ids, passage.token_ids))
-        columns, rows = _places(passage.source_words), _places(passage.words)
-        for word, places in rows.items():
-            if len(columns) <= self.k or any(source >= weights_VW.shape[1] for source in columns):
-                self.skipped += 1
-                continue
-            text = spelled_or_space([passage.pieces[place] for place in places])
-            weights_W = weights_VW[word, list(columns)]
-            self.words.append(self._planned(number, word, text, weights_W, tuple(columns.values()), places))
-
-    def _planned(
-        self,
-        sentence: int,
-        word: int,
-        text: str,
-        weights: NDArray[numpy.float64],
-        tokens: tuple[tuple[int, ...], ...],
-        rows: tuple[int, ...],
-    ) -> _Word:
-        """Add the trials (forward passes without some source words) of one target word.
-
-        Which random source words are removed depends only on the seed, `sentence` and `word`.
-
-        sentence: the index of the sentence pair.
-        word: the index of the target word in its sentence.
-        text: the target word.
-        weights: the attention weight of each source word.
-        tokens: for each source word, the indices of its tokens.
-        rows: the indices of the tokens of the target word.
-        """
-        pair = len(self.pairs) - 1
-
-        def without(words: Iterable[int]) -> dict[str, Trial]:
-            places = tuple(sorted(place for word in words for place in tokens[word]))
-            return {"hidden": Trial(pair, rows, places), "unknown": Trial(pair, rows, (), places)}
-
-        sampling, plain = self.sampling, Trial(pair, rows)
-        planned = self.trials.plan(weights, plain, without, sampling, sentence, word)
-        for part in FRACTIONS:
-            most = without(planned.order[: max(1, math.ceil(part * len(planned.order)))])["hidden"]
-            others = set(range(len(self.pairs[-1].source))) - set(most.hidden)
-            alone = Trial(pair, rows, tuple(sorted(others)))
-            for name, trial in (("without", most), ("alone", alone)):
-                planned.trials.setdefault(name, []).append(self.trials.add(trial))
-        return _Word(sentence, word, text, weights, tokens, planned)
-
-    def run(self, model: Model, at: str, head: int | None) -> Faithfulness:
-        """Run the forward passes of all trials, and compute from them the measurements of each target word.
-
-        at, head: the attention layers (sites) and the head whose weights are made uniform for the field
-            `uniform` of the result.
-        """
-        scores = word_scores(model, self.pairs, self.trials.all)
-        plain = [each.planned.plain for each in self.words]
-        trials = [self.trials.all[index] for index in plain]
-        gradients = saliencies(model, self.pairs, trials)
-        with intervene(uniform=True, at=at, head=head) if plain else nullcontext():
-            even = word_scores(model, self.pairs, trials)
-        words = [_measure(*each, scores) for each in zip(self.words, gradients, strict=True)]
-        uniform = float((scores[plain] - even).mean()) if len(even) else math.nan
-        count = len(self.pairs)
-        return Faithfulness(tuple(words), uniform, self.k, count, at, head, self.skipped, self.units)
-
-
-def _measure(word: _Word, gradient: NDArray[numpy.float64], scores: NDArray[numpy.float64]) -> WordTruth:
-    """Compute how much one target word depends on the source words that it attends to.
-
-    gradient: |gradient x input| of each source token.
-    scores: the log-probability of the target word in each trial.
-    """
-    costs, before = word.planned.costs(scores), math.exp(scores[word.planned.plain])
-    drops = {
-        name: float((before - numpy.exp(scores[word.planned.trials[name]])).mean())
-        for name in ("without", "alone")
-    }
-    by_word = [gradient[list(tokens)].sum() for tokens in word.tokens]
-    return WordTruth(
-        word.sentence,
-        word.word,
-        word.text,
-        tuple(word.planned.looked),
-        **{name: costs[name] for name in ("hidden", "hidden_random", "unknown", "unknown_random")},
-        comprehensiveness=drops["without"],
-        sufficiency=drops["alone"],
-        kendall=kendall(word.weights, by_word),
-        spearman=spearman(word.weights, by_word),
-    )
-
-
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Return a dict from the index of each word to the indices of its tokens.
 
@@ -413,3 +313,147 @@ def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
         if word >= 0:
             positions.setdefault(word, []).append(place)
     return {word: tuple(places) for word, places in positions.items()}
+
+
+class Pair(NamedTuple):
+    """The token ids of a source and of a target sentence, each ending in EOS."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
+def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
+    """Return the log-probability of the target word of each trial, an array of shape (trials,).
+
+    Hidden source words are masked in all cross-attention layers.
+
+    model: a translation model.
+    pairs: the sentence pairs, the items of the trials.
+    trials: the trials. The rows of a trial are the tokens of the target word.
+    """
+    log_probabilities = numpy.zeros(len(trials))
+    with in_eval_mode(model), torch.no_grad():
+        for indices in _batches(model, pairs, trials):
+            batch, rows_BT, hidden_BTS = _collated(model, pairs, [trials[index] for index in indices])
+            with scope(edit=HideKeys(hidden_BTS), at=CROSS):
+                scores_B = _word_scores(model, batch, rows_BT)
+            log_probabilities[indices] = scores_B.double().cpu().numpy()
+    return log_probabilities
+
+
+def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
+    """Return |gradient x input| of each source token, as an array (S,) for the target word of each trial.
+
+    The gradient of the log-probability of the target word is computed with respect to the embedding of the
+    source token. It is multiplied by the embedding and summed over the width. The result is the absolute
+    value of this sum: to first order, the change of the log-probability if the embedding were 0.
+    """
+    table = getattr(model, "source", None)
+    if not isinstance(table, nn.Embedding):
+        problem = f"{type(model).__name__} has no source embedding"
+        raise ArgumentError(message("saliencies()", problem, expected="an nn.Embedding as model.source"))
+    by_trial: dict[int, NDArray[numpy.float64]] = {}
+    for indices in _batches(model, pairs, trials):
+        batch, rows_BT, _ = _collated(model, pairs, [trials[index] for index in indices])
+        with (
+            in_eval_mode(model),
+            torch.enable_grad(),
+            _embedding_leaf(table) as embedded,
+            _cudnn_lock,
+            torch.backends.cudnn.flags(enabled=False),
+        ):
+            total = _word_scores(model, batch, rows_BT).sum()
+            (gradient_BSM,) = torch.autograd.grad(total, embedded[0])
+        product_BS = (gradient_BSM * embedded[0].detach()).sum(-1).abs().double().cpu().numpy()
+        for row, index in enumerate(indices):
+            by_trial[index] = product_BS[row, : len(pairs[trials[index].item].source)]
+    return [by_trial[index] for index in range(len(trials))]
+
+
+def _word_scores(model: Model, batch: Batch, rows_BT: Tensor) -> Tensor:
+    """Return the log-probability of the target word of each trial of a batch, (B,); see _collated()."""
+    logits_BTV = model.forward(batch).float()
+    scores_BT = logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
+    return torch.where(rows_BT, scores_BT, 0.0).sum(-1)
+
+
+def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor, Tensor]:
+    """Return a batch with a row for each trial, and where its target word and its hidden keys are.
+
+    These are bool tensors, (B, T) and (B, T, S). The target sentence of a row ends with the last token of the
+    target word, because the model does not use later tokens to predict the word.
+    """
+    sources, targets = [], []
+    for trial in trials:
+        source, target = pairs[trial.item]
+        unknown = set(trial.unknown)
+        sources.append([UNK if place in unknown else token for place, token in enumerate(source)])
+        targets.append([BOS, *target[: max(trial.rows) + 1]])
+    device = next(model.parameters()).device
+    batch = Batch(
+        _padded(sources),
+        torch.tensor([len(each) for each in sources]),
+        _padded(targets),
+        torch.tensor([len(each) - 1 for each in targets]),
+        torch.arange(len(trials)),
+    ).to(device)
+    rows_BT = torch.zeros(batch.labels.shape, dtype=torch.bool)
+    hidden_BTS = torch.zeros(*batch.labels.shape, batch.source.shape[1], dtype=torch.bool)
+    for row, trial in enumerate(trials):
+        rows_BT[row, list(trial.rows)] = True
+        hidden_BTS[row, torch.tensor(trial.rows)[:, None], torch.tensor(trial.hidden, dtype=torch.long)] = (
+            True
+        )
+    return batch, rows_BT.to(device), hidden_BTS.to(device)
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True)  # PAD is 0
+
+
+def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
+    """Yield one list for each batch: the indices of its trials. Trials of similar length share a batch.
+
+    A batch has as many trials as fit into the limits CELLS and LOGITS.
+    """
+
+    def size(index: int) -> tuple[int, int]:
+        return max(trials[index].rows) + 1, len(pairs[trials[index].item].source)
+
+    indices: list[int] = []
+    widest = 0
+    for index in sorted(range(len(trials)), key=size, reverse=True):
+        widest = max(widest, size(index)[1])
+        rows = size(indices[0] if indices else index)[0] * (len(indices) + 1)
+        if indices and (rows * widest > CELLS or rows * model.target_size > LOGITS):
+            yield indices
+            indices, widest = [], size(index)[1]
+        indices.append(index)
+    if indices:
+        yield indices
+
+
+@contextmanager
+def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
+    """Store the gradient of the source embeddings of a forward pass that runs in the `with` block.
+
+    PyTorch stores gradients only in leaf tensors. So the first output of `table` in this thread is replaced
+    by a leaf tensor with the same values, which requires grad. The yielded list receives this leaf tensor.
+
+    table: the source embedding of the model.
+    """
+    leaves: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def detach_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        if leaves or threading.get_ident() != thread:
+            return output
+        leaves.append(output.detach().requires_grad_())
+        return leaves[0]
+
+    handle = table.register_forward_hook(detach_output)
+    try:
+        yield leaves
+    finally:
+        handle.remove()

@@ -1,30 +1,53 @@
-"""StoryAnswerer: answer questions about stories with a memory network."""
+"""StoryAnswerer: answer questions about stories with a memory network, and measure their causes.
+
+A hop is one attention of the network to the sentences of the story. print(result) prints the answer.
+rich.print(result) and notebooks draw the attention of every hop over the story. result.save("x.html") writes
+a page. A task is a set of questions of one kind, for example qa1 of the bAbI corpus.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
 import torch
 from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from regard.data.batch import UNK, StoryBatch
 from regard.data.progress_bar import advancing
 from regard.data.story_text import StoryQuestion, StoryWords, last_sentences, sentences_of
 from regard.errors import ArgumentError, message, positive, printable
-from regard.evaluation.erasure import HideKeys, ranked_and_random
-from regard.evaluation.sentence_effects import SentenceEffect, SentenceEffects, StoryErasure
-from regard.evaluation.story_answer import StoryAnswer
-from regard.evaluation.story_report import StoryReport, story_report
+from regard.evaluation.erasure import HideKeys, effects, in_nats, ranked_and_random
 from regard.evaluation.text_classifier import log_probabilities, recorded_probabilities
 from regard.named_models.memory_networks import StoryModel
 from regard.roles import BySite
 from regard.sites import scope
+from regard.viewing import Picture, Seen, Site, hops
+from regard.viewing.html_document import safe
+from regard.viewing.picture import noted
+from regard.viewing.result import Chances, Saved, listed
+from regard.viewing.terminal import Shown
 
-__all__ = ["StoryAnswerer"]
+__all__ = [
+    "NO_FURTHER_FACT",
+    "SentenceEffect",
+    "SentenceEffects",
+    "StoryAnswer",
+    "StoryAnswerer",
+    "StoryErasure",
+    "StoryReport",
+    "TaskErrors",
+    "story_report",
+    "task_order",
+]
 
 AT_ONCE = 1024
 """Number of questions that stream() reads and answers together."""
@@ -37,6 +60,326 @@ NO_KNOWN_WORD = (
     "answer"
 )
 """The note of an answer about a story that has only unknown words."""
+
+LISTED = 5
+"""Maximum number of answers whose probabilities are printed, the most probable first."""
+
+NO_FURTHER_FACT = "(no further fact)"
+"""The label of key 0 of a supervised memory network."""
+
+EMPTY_SENTENCES = "(empty sentences)"
+"""The label of the empty sentences that pad a short story of an end-to-end memory network."""
+
+SMALLEST = 0.005
+"""Drawings show the weight of the empty sentences from here on. Smaller weights would be drawn as .00."""
+
+ROWS = 12
+"""Maximum number of sentences in the printed table. For a longer story, the sentences with the largest
+effects are printed."""
+
+FAILED = 0.05
+"""A task is failed if its error rate is larger than this (Weston et al. 2015)."""
+
+
+@dataclass(frozen=True)
+class SentenceEffect:
+    """The probability of the answer to a question about a story, if one sentence of the story is masked.
+
+    index: the index of the sentence in the story, from 0.
+    sentence: the sentence.
+    weight: the sum of the attention weights of the sentence over all hops; None if they were not recorded.
+    probability: the probability of the answer if the sentence is masked in every hop.
+    """
+
+    index: int
+    sentence: str
+    weight: float | None
+    probability: float
+
+
+@dataclass(frozen=True)
+class SentenceEffects(Shown):
+    """How the probability of an answer changes if a sentence of the story is masked; print() shows a table.
+
+    answer: the answer.
+    probability: the probability of the answer with all sentences.
+    sentences: for each sentence, the probability of the answer if this sentence is masked.
+
+    >>> effect = SentenceEffect(1, "Mary went home.", 0.9, 0.25)
+    >>> print(SentenceEffects("home", 0.75, (effect,)))
+       sentence         sum of weights  p(home) if hidden
+    2  Mary went home.           0.900     0.250 (-0.500)
+    """
+
+    answer: str
+    probability: float
+    sentences: tuple[SentenceEffect, ...]
+
+    def summary(self) -> str:
+        """Return a text for a picture: the sentence whose masking gives the lowest probability."""
+        if not self.sentences:
+            return ""
+        lowest = min(self.sentences, key=lambda each: each.probability)
+        change = f"from {self.probability:.3f} to {lowest.probability:.3f}"
+        sentence = repr(printable(lowest.sentence))
+        return (
+            f"hiding sentence {lowest.index + 1}, {sentence}, changes the probability of "
+            f"{printable(self.answer)} {change}, the lowest of all sentences"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer, its probability, and its probability without each sentence as a dict for JSON.
+
+        Sentences are numbered from 1.
+        """
+        rows = [
+            {"number": each.index + 1, "weight": each.weight, "probability": each.probability}
+            for each in self.sentences
+        ]
+        return {"answer": self.answer, "probability": self.probability, "sentences": rows}
+
+    def html(self) -> str:
+        """Return an HTML table: the probability of the answer without each sentence. Texts are escaped."""
+        rows = "".join(
+            f'<tr><th scope="row" dir="auto" lang="">{safe(each.sentence)}</th>'
+            f"<td>{self._change(each)}</td></tr>"
+            for each in self._largest()
+        )
+        return f"<table><tbody>{rows}</tbody></table>"
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("", justify="right")
+        table.add_column("sentence", overflow="fold")
+        weighted = any(each.weight is not None for each in self.sentences)
+        if weighted:
+            table.add_column("sum of weights", justify="right")
+        table.add_column(Text(f"p({printable(self.answer)}) if hidden"), justify="right")
+        for each in self._largest():
+            weight = [f"{each.weight:.3f}" if each.weight is not None else ""] if weighted else []
+            table.add_row(str(each.index + 1), Text(printable(each.sentence)), *weight, self._change(each))
+        return table
+
+    def _largest(self) -> list[SentenceEffect]:
+        """Return the sentences with the largest effects on the answer, ROWS or fewer, in story order."""
+        order = sorted(self.sentences, key=lambda each: -abs(self.probability - each.probability))[:ROWS]
+        return sorted(order, key=lambda each: each.index)
+
+    def _change(self, each: SentenceEffect) -> str:
+        return f"{each.probability:.3f} ({each.probability - self.probability:+.3f})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoryAnswer(Chances):
+    """The answer of a memory network to a question about a story.
+
+    The network attends to the sentences in several hops, one after the other.
+
+    answer: the most probable answer.
+    probabilities: maps each answer to its probability.
+    sentences: the sentences that the model has read, oldest first.
+    question: the question.
+    attention: maps the name of each hop (site) to its weights on the S sentences, (1, S). The weights of a
+        supervised network are (1, 1 + S): its first key is "no further fact". Empty if nothing was recorded.
+    true_answer: the true answer, if it is known.
+    facts: the indices of the true supporting facts in `sentences`, if they are known.
+    effects: for each sentence, the probability of the answer if this sentence is hidden; None if it was not
+        measured.
+    notes: messages for the user.
+    place: file and line of the question; "" if it does not come from a file.
+    unknown_in_story, unknown_in_question: the words that are not in the vocabulary.
+
+    >>> weights = BySite({"hop.1": numpy.array([[0.1, 0.9]])})
+    >>> result = StoryAnswer("home", {"home": 0.75, "garden": 0.25}, ("Ann sat.", "Mary went home."),
+    ...     "Where is Mary?", weights)
+    >>> result, str(result), result.probability, result.hops.tolist()
+    (StoryAnswer('home', 0.75, 'Where is Mary?'), 'home', 0.75, [[0.1, 0.9]])
+    """
+
+    answer: str
+    probabilities: dict[str, float]
+    sentences: tuple[str, ...]
+    question: str
+    attention: BySite[NDArray[Any]] = field(default_factory=BySite)
+    true_answer: str | None = None
+    facts: tuple[int, ...] = ()
+    effects: SentenceEffects | None = None
+    notes: tuple[str, ...] = ()
+    place: str = ""
+    unknown_in_story: tuple[str, ...] = ()
+    unknown_in_question: tuple[str, ...] = ()
+    page_title = "An answer"
+
+    @property
+    def probability(self) -> float:
+        """The probability of `answer`, 0 to 1."""
+        return self.probabilities[self.answer]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The words of the story and the question that are not in the vocabulary, each once."""
+        return tuple(dict.fromkeys((*self.unknown_in_story, *self.unknown_in_question)))
+
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        yield "story word", self.unknown_in_story, False
+        yield "question word", self.unknown_in_question, False
+
+    @property
+    def hops(self) -> NDArray[numpy.float64]:
+        """The attention weights of K hops on S sentences, (K, S); of a supervised network, (K, 1 + S).
+
+        The columns are the keys that `memories` names. The shape is (0, 0) if nothing was recorded.
+        """
+        weights = [each.reshape(1, -1) for each in self.attention.values()]
+        return numpy.concatenate(weights).astype(numpy.float64) if weights else numpy.zeros((0, 0))
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """The keys that a hop attends to, as texts: the sentences of the story.
+
+        In a supervised network, "(no further fact)" comes before the sentences.
+        """
+        more = self.hops.shape[1] - len(self.sentences)
+        return (*(NO_FURTHER_FACT,) * max(more, 0), *self.sentences)
+
+    @property
+    def empty(self) -> NDArray[numpy.float64]:
+        """The weight of each hop on the empty sentences that pad the story, (K,): the rest of `hops` up to 1.
+
+        An end-to-end network pads short stories with empty sentences, which take part in the softmax.
+        """
+        return (1 - self.hops.sum(1)).clip(min=0)
+
+    def _drawn(self) -> tuple[NDArray[numpy.float64], tuple[str, ...]]:
+        """Return the weights that drawings show, and the names of their columns.
+
+        These are `hops` and `memories`, with a last column for the empty sentences if their weight is not 0.
+        """
+        if not (self.empty >= SMALLEST).any():
+            return self.hops, self.memories
+        return numpy.column_stack((self.hops, self.empty)), (*self.memories, EMPTY_SENTENCES)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as a dict for JSON: answer, probabilities, story, question and hops.
+
+        Facts and hidden sentences are given as sentence numbers: 1 is the first sentence of "story".
+        "outside_story" has the rest of the weights of each hop, up to a sum of 1: the weight on empty
+        sentences (see `empty`) or, in a supervised network, on "no further fact".
+        """
+        known = {} if self.true_answer is None else {"true_answer": self.true_answer}
+        facts = {"facts": [fact + 1 for fact in self.facts]} if self.facts else {}
+        effects = {} if self.effects is None else {"without": self.effects.to_dict()["sentences"]}
+        shift = len(self.memories) - len(self.sentences)
+        weights = {site: each.reshape(-1).tolist()[shift:] for site, each in self.attention.items()}
+        outside = {site: max(0.0, 1 - sum(each)) for site, each in weights.items()}
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "probability": self.probability,
+            **known,
+            "probabilities": dict(self.ranked),
+            "story": list(self.sentences),
+            **facts,
+            "hops": weights,
+            "outside_story": outside,
+            **effects,
+            "unknown": list(self.unknown),
+            "notes": list(self.notes),
+        }
+
+    def picture(self) -> Picture | None:
+        """Draw the attention weights of every hop on the sentences; None if they were not recorded."""
+        if not len(self.hops):
+            return None
+        true = set(self.facts)
+        shift = len(self.memories) - len(self.sentences)
+        weights, columns = self._drawn()
+        labels = [f"{each} *" if at - shift in true else each for at, each in enumerate(columns)]
+        drawn = hops(weights, labels, self.question, self.summary(1))
+        return noted(drawn, *(["* a supporting fact"] if true else []), *self.all_notes)
+
+    def seen(self, title: str = "") -> Seen:
+        """Return the attention weights of all hops, with the sentences as keys, to draw, explore or save.
+
+        If the empty sentences have a weight, they are the last key.
+
+        title: the title of drawings.
+        """
+        sites = []
+        hops_KS, columns = self._drawn()
+        numbers = tuple(range(len(columns)))
+        for name, weights in zip(self.attention, hops_KS, strict=True):
+            role = self.attention.role(name)
+            rows = (self.question,)
+            sites.append(Site(name, weights.reshape(1, -1), rows, columns, None, (0,), numbers, role))
+        heading = title or f"{self.question} {self.answer}"
+        return Seen(tuple(sites), columns, (self.question,), numbers, (0,), heading, self.all_notes)
+
+    def __str__(self) -> str:
+        return self.answer
+
+    def __repr__(self) -> str:
+        return f"StoryAnswer({self.answer!r}, {self.probability:.4g}, {self.question!r})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        drawn = self.picture()
+        if drawn is None:
+            yield Text(printable(self.question))
+            yield Text(f"answer: {self.summary()}", "bold")
+            for note in self.all_notes:
+                yield Text(printable(note), "dim")
+        else:
+            yield drawn
+        if self.effects is not None and self.effects.sentences:
+            yield Text()
+            yield self.effects
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """All messages for the user: `notes`, the words not in the vocabulary, and the largest effect.
+
+        If `effects` were measured, a message names the sentence without which the probability of the answer
+        is lowest.
+        """
+        effect = "" if self.effects is None else self.effects.summary()
+        return (*super().all_notes, *([effect] if effect else []))
+
+    def summary(self, listed: int = LISTED) -> str:
+        """Return the answer and probabilities as one line of text: "home (home 0.750, garden 0.250)".
+
+        listed: number of answers whose probabilities are part of the text, the most probable first.
+        """
+        true = "" if self.true_answer is None else f"; the true answer is {printable(self.true_answer)}"
+        if listed == 1:
+            return f"{printable(self.answer)} ({self.probability:.3f}{true})"
+        return f"{printable(self.answer)} ({self.chances(listed)}{true})"
+
+    def drawing(self) -> Saved:
+        drawn = self.picture()
+        return super().drawing() if drawn is None else drawn
+
+    def html(self) -> Iterator[str]:
+        """Yield the lines of an HTML list with question, answer, hops, probabilities and notes.
+
+        Texts are escaped.
+        """
+        yield "<dl>"
+        yield listed("question", self.question, "source")
+        yield listed("answer", self.answer, "target")
+        if self.true_answer is not None:
+            wrong = "" if self.true_answer == self.answer else " (the answer of the model is wrong)"
+            yield f'<dt>true answer</dt><dd dir="auto" lang="">{safe(self.true_answer)}{wrong}</dd>'
+        drawn = self.picture()
+        if drawn is None:
+            story = "<br>".join(map(safe, self.sentences))
+            yield f'<dt>story</dt><dd dir="auto" lang="">{story}</dd>'
+        else:
+            yield f"<dt>hops</dt><dd>{drawn.svg('attention of each hop to the sentences of the story')}</dd>"
+        yield self.chances_table(LISTED)
+        if self.effects is not None and self.effects.sentences:
+            yield f"<dt>without a sentence</dt><dd>{self.effects.html()}</dd>"
+        yield from (listed("note", note) for note in self.all_notes)
+        yield "</dl>"
 
 
 class StoryAnswerer:
@@ -216,7 +559,6 @@ class StoryAnswerer:
                 question.answer,
                 cut.facts,
                 None,
-                self._unknown(*cut.sentences, question.question),
                 notes[row],
                 question.place,
                 self._unknown(*cut.sentences),
@@ -266,3 +608,157 @@ class StoryAnswerer:
             places = [self.words.answers.index(row.answer) for row in rows]
             scores[at : at + len(rows)] = log_BA[numpy.arange(len(rows)), places]
         return scores
+
+
+@dataclass(frozen=True)
+class StoryErasure:
+    """How much the answers of a memory network depend on the sentences that its hops attend to.
+
+    A hop is one attention of the network to the sentences of the story.
+
+    looked: for each question, the decrease of the log-probability of the answer, in nats, if the sentence
+        with the largest weight is masked in every hop.
+    random: for each question, the decrease if another sentence, sampled at random, is masked.
+    facts: for each question, the mean decrease if one of its supporting facts is masked; NaN for a question
+        without known facts.
+    skipped: number of questions that were not measured, because their story has one sentence only.
+
+    >>> print(StoryErasure((2.0, 4.0), (0.5, 0.0), (3.0, math.nan), 1))
+    hiding the most attended sentence lowers the log-probability of the answer by 3.0 nats on average;
+    another sentence by 0.25; a supporting fact by 3.0 (2 questions)
+    """
+
+    looked: tuple[float, ...]
+    random: tuple[float, ...]
+    facts: tuple[float, ...] = ()
+    skipped: int = 0
+
+    def means(self) -> dict[str, float | None]:
+        """Return the means over questions, in nats, as a dict with the keys "looked", "random" and "facts".
+
+        A mean is None if there are no values to average.
+        """
+        return {name: _mean(getattr(self, name)) for name in ("looked", "random", "facts")}
+
+    @property
+    def better(self) -> float:
+        """The fraction of questions for which the most attended sentence matters more than a random sentence.
+
+        For these questions, `looked` is larger than `random`. NaN if there are no questions.
+        """
+        wins = [looked > other for looked, other in zip(self.looked, self.random, strict=True)]
+        return sum(wins) / len(wins) if wins else math.nan
+
+    def __str__(self) -> str:
+        if not self.looked:
+            return "the stories have too few sentences to measure the effect of hiding a sentence"
+        known = {name: mean for name, mean in self.means().items() if mean is not None}
+        texts = dict(zip(known, in_nats(*known.values()), strict=True))
+        names = {"random": "another sentence", "facts": "a supporting fact"}
+        others = {title: texts[name] for name, title in names.items() if name in texts}
+        changed = effects(texts["looked"], others, " of the answer").replace("; another", ";\nanother")
+        count = f"{len(self.looked):,} question{'s' * (len(self.looked) != 1)}"
+        return f"hiding the most attended sentence {changed} ({count})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict for JSON: the number of questions, the means over them in nats, and `better`."""
+        better = None if math.isnan(self.better) else self.better
+        return {"questions": len(self.looked), "skipped": self.skipped, **self.means(), "better": better}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    known = [each for each in values if not math.isnan(each)]
+    return float(numpy.mean(known)) if known else None
+
+
+@dataclass(frozen=True)
+class TaskErrors:
+    """The number of questions of a task, and how many of them were answered wrongly.
+
+    task: the name of the task, for example "qa1".
+    """
+
+    task: str
+    questions: int
+    wrong: int
+
+    @property
+    def error(self) -> float:
+        """The error rate of the task: the fraction of its questions that were answered wrongly."""
+        return self.wrong / self.questions if self.questions else 0.0
+
+
+@dataclass(frozen=True)
+class StoryReport:
+    """The error rates of a model on one or more tasks. A task is a set of questions, for example qa1 of bAbI.
+
+    tasks: the number of questions and of errors of each task. The tasks are sorted by name: qa2 before qa10.
+
+    >>> report = story_report(["qa1", "qa1", "qa2"], [True, False, True])
+    >>> report.error, round(report.accuracy, 3), report.failed
+    (0.25, 0.667, 1)
+    """
+
+    tasks: tuple[TaskErrors, ...]
+
+    @property
+    def error(self) -> float:
+        """The unweighted mean of the error rates of the tasks, which papers on bAbI report."""
+        return sum(each.error for each in self.tasks) / len(self.tasks) if self.tasks else 0.0
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of all questions that were answered correctly."""
+        questions = sum(each.questions for each in self.tasks)
+        return 1 - sum(each.wrong for each in self.tasks) / questions if questions else 0.0
+
+    @property
+    def failed(self) -> int:
+        """The number of tasks with an error rate above 5 %, which papers on bAbI call failed."""
+        return sum(each.error > FAILED for each in self.tasks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error rates of all tasks and their means as a dict for JSON; 0.05 is 5 % errors."""
+        tasks = {
+            each.task: {"error": each.error, "questions": each.questions, "wrong": each.wrong}
+            for each in self.tasks
+        }
+        return {"error": self.error, "accuracy": self.accuracy, "failed": self.failed, "tasks": tasks}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("task", overflow="fold")
+        for name in ("questions", "wrong", "error"):
+            table.add_column(name, justify="right")
+        for each in self.tasks:
+            style = "red" if each.error > FAILED else ""
+            error = Text(f"{100 * each.error:.1f} %", style)
+            table.add_row(Text(printable(each.task)), f"{each.questions:,}", f"{each.wrong:,}", error)
+        yield table
+        mean = f"mean error {100 * self.error:.1f} %, accuracy {100 * self.accuracy:.1f} %"
+        more = f", {self.failed} of {len(self.tasks)} tasks with more than 5 % errors"
+        yield Text(mean + (more if len(self.tasks) > 1 else ""), "bold")
+
+
+def story_report(tasks: Sequence[str], correct: Sequence[bool]) -> StoryReport:
+    """Count the wrong answers of each task.
+
+    tasks: for each question, the name of its task, for example "qa1".
+    correct: whether each question was answered correctly.
+    """
+    counts: dict[str, list[int]] = {}
+    for task, right in zip(tasks, correct, strict=True):
+        both = counts.setdefault(task, [0, 0])
+        both[0] += 1
+        both[1] += not right
+    return StoryReport(tuple(TaskErrors(task, *counts[task]) for task in sorted(counts, key=task_order)))
+
+
+def task_order(task: str) -> list[tuple[int, int, str]]:
+    """Return a sort key for the name of a task, so that numbers in names are compared as numbers.
+
+    >>> sorted(["qa10", "qa2", "qa1"], key=task_order)
+    ['qa1', 'qa2', 'qa10']
+    """
+    parts = re.findall(r"[0-9]+|[^0-9]+", task)
+    return [(0, int(each), "") if each.isdecimal() and len(each) < 18 else (1, 0, each) for each in parts]

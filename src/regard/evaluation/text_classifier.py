@@ -176,19 +176,15 @@ class TextClassifier:
         """
         encoded = self._read(lines)
         results: dict[int, Classification] = {}
+        lengths: dict[int, int] = {}
         for row, (texts, notes) in enumerate(encoded):
             if any(len(text.tokens) == 1 for text in texts):
                 results[row] = Classification(None, {}, texts, (BLANK, *notes))
-        lengths = {
-            row: max(len(text.tokens) for text in texts)
-            for row, (texts, _) in enumerate(encoded)
-            if row not in results
-        }
+            else:
+                lengths[row] = max(len(text.tokens) for text in texts)
         with advancing("classifying", len(lines)) as report:
             for rows in batches_by_length(lengths, self.tokens_per_batch):
-                read = [encoded[row] for row in rows]
-                for row, result in zip(rows, self._classified(read, look), strict=True):
-                    results[row] = result
+                results.update(self._classified({row: encoded[row] for row in rows}, look))
                 report(len(results))
         return [results[row] for row in range(len(lines))]
 
@@ -223,42 +219,33 @@ class TextClassifier:
         return list(zip(zip(*sides, strict=True), notes, strict=True))
 
     def _classified(
-        self, lines: list[tuple[tuple[ReadText, ...], list[str]]], look: str | None
-    ) -> Iterator[Classification]:
+        self, lines: dict[int, tuple[tuple[ReadText, ...], list[str]]], look: str | None
+    ) -> Iterator[tuple[int, Classification]]:
         """Classify one batch of lines, and record the attention layers (sites) that match `look`.
 
         lines: for each line, its one or two texts, and notes for the user.
         look: names of sites, with * as wildcard; None records nothing.
         """
-        sides = list(zip(*([text.tokens[:-1] for text in texts] for texts, _ in lines), strict=True))
-        batch = LabelledBatch.collate(*sides)
+        tokens = ([text.tokens[:-1] for text in texts] for texts, _ in lines.values())
+        batch = LabelledBatch.collate(*map(list, zip(*tokens, strict=True)))
         scores_BC, record = recorded_probabilities(self.model, batch, look, "classify()", missing=POOL)
-        best = scores_BC.argmax(-1).tolist()
         widths = [batch.first.shape[1], *([] if batch.second is None else [batch.second.shape[1]])]
-        sites = BySite({site: _by_text(calls, widths) for site, calls in record.items()}, record.roles)
-        for row, (texts, notes) in enumerate(lines):
-            read = tuple(
-                self._with_attention(
-                    text, BySite({site: calls[side][row] for site, calls in sites.items()}, sites.roles)
-                )
-                for side, text in enumerate(texts)
-            )
-            chances = dict(zip(self.labels, numpy.exp(scores_BC[row]).tolist(), strict=True))
-            yield Classification(self.labels[best[row]], chances, read, tuple(notes))
-
-    def _with_attention(self, text: ReadText, attention: BySite[NDArray[Any]]) -> ReadText:
-        """Return a copy of `text` with the recorded attention weights, without the weights of padding.
-
-        attention: maps the name of each attention layer (site) to its weights ([H,] T, S), with padding.
-        """
-        size, pools = len(text.tokens) + self.model.begins, sites_matching(attention, POOLING.kind)
-        unpadded = {
-            # The pooling has one query; at the other sites, every token is a query. The weights are copied,
-            # because a view would keep the weights of the whole batch in memory.
-            site: (weights[..., :size] if site in pools else weights[..., :size, :size]).copy()
-            for site, weights in attention.items()
-        }
-        return replace(text, attention=BySite(unpadded, attention.roles))
+        recorded = {site: _by_text(calls, widths) for site, calls in record.items()}
+        pools = sites_matching(BySite(recorded, record.roles), POOLING.kind)
+        for place, (row, (texts, notes)) in enumerate(lines.items()):
+            read = []
+            for side, text in enumerate(texts):
+                size = len(text.tokens) + self.model.begins
+                weights = {
+                    # The pooling has one query; at the other sites, every token is a query. The weights are
+                    # copied, because a view would keep the weights of the whole batch in memory.
+                    site: own[..., :size].copy() if site in pools else own[..., :size, :size].copy()
+                    for site, own in ((site, each[side][place]) for site, each in recorded.items())
+                }
+                read.append(replace(text, attention=BySite(weights, record.roles)))
+            chances = dict(zip(self.labels, numpy.exp(scores_BC[place]).tolist(), strict=True))
+            label = self.labels[int(scores_BC[place].argmax())]
+            yield row, Classification(label, chances, tuple(read), tuple(notes))
 
 
 def recorded_probabilities(
@@ -330,9 +317,8 @@ def _by_text(calls: list[Attended], widths: list[int]) -> list[NDArray[Any]]:
         return weights
     ends = numpy.cumsum(widths).tolist()
     texts = [weights[end - width : end] for end, width in zip(ends, widths, strict=True)]
-    return [numpy.concatenate([_widened(each, len(text)) for each in text], -2) for text in texts]
-
-
-def _widened(weights: NDArray[Any], columns: int) -> NDArray[Any]:
-    """Return the weights (..., S) with columns of zeros appended, (..., columns)."""
-    return numpy.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, columns - weights.shape[-1])])
+    wide = [
+        [numpy.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, len(text) - each.shape[-1])]) for each in text]
+        for text in texts
+    ]
+    return [numpy.concatenate(text, -2) for text in wide]

@@ -14,9 +14,8 @@ from rich.text import Text
 from regard.data.batch import UNK
 from regard.errors import ArgumentError, message, printable
 from regard.evaluation.classification import SIDES, Classification
-from regard.evaluation.classifier_erasure import ClassifierTrial as Trial
-from regard.evaluation.classifier_erasure import PredictedLabels
-from regard.evaluation.erasure import trial_scores
+from regard.evaluation.classifier_erasure import label_scores
+from regard.evaluation.erasure import Trial
 from regard.evaluation.text_classifier import Line, TextClassifier
 
 __all__ = ["WordEffect", "WordEffects", "hide_each_word"]
@@ -172,26 +171,20 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     if result.label is None:
         problem = "the text is blank, or the tokenizer finds no tokens in it"
         raise ArgumentError(message("hide_each_word()", problem))
-    site = classifier.model.pool_site
-    words = [
-        (side, index)
-        for side, read in enumerate(result.texts)
-        for index in range(min(len(read.places), MEASURED))
-    ]
-    places = [result.texts[side].places[index] for side, index in words]
-    trials = [Trial(0, side, unknown=each) for (side, _), each in zip(words, places, strict=True)] + [
-        Trial(0, side, hidden=each)
-        for (side, _), each in zip(words, places, strict=True)
-        if site is not None and len(result.texts[side].places) > 1  # one word must remain
-    ]
-    chances = numpy.exp(trial_scores(PredictedLabels(classifier, site, [result]), trials)).tolist()
-    by_trial = dict(zip(trials, chances, strict=True))
+    site, trials, words = classifier.model.pool_site, list[Trial](), list[tuple[int, int, Trial, Trial]]()
+    for side, read in enumerate(result.texts):
+        for index, places in enumerate(read.places[:MEASURED]):
+            hidden, unknown = (Trial(0, side=side, **{way: tuple(places)}) for way in ("hidden", "unknown"))
+            words.append((side, index, hidden, unknown))
+            trials.append(unknown)
+            if site is not None and len(read.places) > 1:  # one word must remain
+                trials.append(hidden)
+    chances = dict(zip(trials, numpy.exp(label_scores(classifier, [result], trials)).tolist(), strict=True))
     effects = []
-    for (side, index), each in zip(words, places, strict=True):
+    for side, index, hidden, unknown in words:
         read = result.texts[side]
         weight = None if site is None or read.weights is None else read.weights[index]
-        hidden = by_trial.get(Trial(0, side, hidden=each))
-        unknown = by_trial[Trial(0, side, unknown=each)]
         known = any(read.tokens[place] != UNK for place in read.places[index])
-        effects.append(WordEffect(SIDES[side], index, read.words[index], weight, hidden, unknown, known))
+        place = SIDES[side], index, read.words[index], weight
+        effects.append(WordEffect(*place, chances.get(hidden), chances[unknown], known))
     return WordEffects(result.label, float(result.probability or 0.0), tuple(effects))

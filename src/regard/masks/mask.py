@@ -85,11 +85,12 @@ class Tile(NamedTuple):
     def take(self, tensor: Tensor) -> Tensor:
         """Select the rows and columns of this tile from a tensor (..., T or 1, S or 1).
 
-        A dimension of size 1 is kept, so that the result broadcasts.
+        A dimension of size 1 is kept, so that the result broadcasts. A tile of all rows or columns needs no
+        copy.
         """
-        if tensor.shape[-2] != 1:
+        if tensor.shape[-2] not in (1, self.rows_T.shape[0]):
             tensor = tensor.index_select(-2, self.rows_T)
-        if tensor.shape[-1] != 1:
+        if tensor.shape[-1] not in (1, self.columns_S.shape[0]):
             tensor = tensor.index_select(-1, self.columns_S)
         return tensor
 

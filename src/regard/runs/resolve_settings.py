@@ -11,7 +11,7 @@ from typing import Any
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
 from regard.runs.run_settings import check_seeds
-from regard.runs.run_task import ReadData, RunTask, smallest_model
+from regard.runs.run_task import RunTask, smallest_model
 from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
 from regard.training.setting_names import named_tables
@@ -36,7 +36,7 @@ class ResolvedSettings:
     """
 
     settings: Any
-    data: ReadData
+    data: Any
     incomplete: dict[str, Any] | None
     notes: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -29,7 +29,6 @@ __all__ = [
     "MAP_VIEW",
     "ChosenRun",
     "LongTextView",
-    "Report",
     "RunReport",
     "RunView",
     "ViewOptions",
@@ -68,24 +67,16 @@ class ChosenRun:
         return loaded
 
 
-class Report(Protocol):
-    """The scores of an evaluation, the result of RunTask.evaluate_run(). It can be printed with rich."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scores of the evaluation as a dict that can be written as JSON."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class RunReport:
     """The scores of a run on some data, as `regard evaluate` prints them or writes them as JSON.
 
-    folder: the run folder.
+    folder: the run folder. "": the outputs of a model were read from a file.
     step: the training step of the evaluated checkpoint.
     data: what the run was evaluated on, for the title, such as the name of a file.
     values: the scores and other results, as a dict that can be written as JSON.
     printed: tables and texts that are printed below the title. None: a table of the numbers in `values`.
+    title: the title. "": the run folder, the step and the data.
     """
 
     folder: str
@@ -93,25 +84,27 @@ class RunReport:
     data: str
     values: Mapping[str, Any]
     printed: Sequence[RenderableType] | None = field(default=None, repr=False)
+    title: str = ""
 
     @classmethod
     def of(cls, loaded: Any, data: str, values: Mapping[str, Any], *printed: RenderableType) -> RunReport:
         """Return the report of a loaded run. loaded: the result of RunTask.load(), such as a translator."""
         return cls(str(loaded.folder), loaded.checkpoint.step, data, values, printed or None)
 
-    def with_faithfulness(self, erasure: Any) -> RunReport:
-        """Return a copy with a measurement of faithfulness, such as a RowErasure."""
+    def with_faithfulness(self, erasure: Any, *more: str) -> RunReport:
+        """Return a copy with a measurement of faithfulness, such as a RowErasure. more: further sentences."""
         values = {**self.values, "faithfulness": erasure.to_dict()}
-        return replace(
-            self, values=values, printed=[*(self.printed or ()), Text(f"Faithfulness: {erasure}.")]
-        )
+        texts = [Text(), Text(f"Faithfulness: {erasure}."), *map(Text, more)]
+        return replace(self, values=values, printed=[*(self.printed or ()), *texts])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data, the run ("folder" and "step") and the values as a dict for JSON."""
-        return {"data": self.data, "run": {"folder": self.folder, "step": self.step}, **self.values}
+        run = {"run": {"folder": self.folder, "step": self.step}} if self.folder else {}
+        return {"data": self.data, **run, **self.values}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(f"Results of {shown(self.folder)}, step {self.step:,}: {self.data}", "bold")
+        usual = f"Results of {shown(self.folder)}, step {self.step:,}: {self.data}"
+        yield Text(self.title or usual, "bold")
         numbers = ((name, f"{value:.4f}") for name, value in self.values.items() if isinstance(value, float))
         yield from [score_table(numbers)] if self.printed is None else self.printed
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +28,11 @@ from regard.training.setting_names import misplaced
 from regard.training.task import Task
 
 if TYPE_CHECKING:
-    from regard.runs.run_commands import ChosenRun, Report, RunView, ViewOptions
+    from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
     from regard.training.distributed import Processes
 
 __all__ = [
     "Plan",
-    "ReadData",
     "RunTask",
     "StoredRun",
     "named_sizes",
@@ -42,18 +41,6 @@ __all__ = [
     "smallest_model",
     "task_name",
 ]
-
-
-class ReadData(Protocol):
-    """The data of a run, read and checked, but not yet encoded. RunTask.read_data() returns it."""
-
-    @property
-    def fingerprints(self) -> Mapping[str, str]:
-        """Hashes of the data, such as {"train": "5f3a..."}, to detect changes when a run is resumed."""
-
-    @property
-    def notes(self) -> Sequence[Any]:
-        """Messages about the data for the log: text, or other objects that rich can print."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +124,12 @@ class RunTask(Task):
         """
 
     @classmethod
-    def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
-        """Read and check the data of a run.
+    def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> Any:
+        """Read and check the data of a run, without encoding them. Return them, for example as a Split.
+
+        The result has two attributes. `fingerprints` are hashes of the data, such as {"train": "5f3a..."}, to
+        detect changes when a run is resumed. `notes` are messages for the log: text, or other objects that
+        rich can print.
 
         fingerprints: hashes of the data at the start of a resumed run. None for a new run.
         """
@@ -191,17 +182,15 @@ class RunTask(Task):
         return loaded_run.LoadedModel(loaded_run.with_weights(model, run, device)).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
 
         If evaluate_options has TEST_FILE, --test-file replaces the setting data.valid_file.
 
-        run: the run, or None if the command has no run. Only tasks that can evaluate files without a model
-            accept None.
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")
-        report: Report = run_commands.evaluate_validation(cls, run, options.get("test_file"))
+        report: RunReport = run_commands.evaluate_validation(cls, run, options.get("test_file"))
         return report
 
     @classmethod

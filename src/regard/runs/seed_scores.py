@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, DataError, RegardError, message, printable, shell_word, shown
 from regard.evaluation.confidence import Interval, interval
-from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
@@ -253,7 +253,7 @@ class SeedsReport:
     """
 
     folder: Path
-    reports: Mapping[int, Report]
+    reports: Mapping[int, RunReport]
 
     @property
     def parts(self) -> dict[str, dict[int, dict[str, float]]]:

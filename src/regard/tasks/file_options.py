@@ -21,6 +21,7 @@ __all__ = [
     "SPLIT",
     "TARGET",
     "TEST_FILE",
+    "TOKENS",
     "TRAIN_FILE",
     "TSV",
     "VALID_FILE",
@@ -28,6 +29,11 @@ __all__ = [
     "evaluated_files",
     "train_files",
 ]
+
+TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
+"""The settings that define the vocabulary of a tokenizer. The weights of a model fit only one vocabulary. So
+these settings must stay the same when a run is resumed, or when a model starts from the weights of another
+run."""
 
 FILE_FORMATS = ("tsv", "jsonl")
 """The formats of data files. Each format is also the name of an option for files: --tsv and --jsonl."""
@@ -122,11 +128,12 @@ def train_files(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> train_files({"tsv": ["a.tsv"], "valid_tsv": ["b.tsv"]})
     {'train_file': ['a.tsv'], 'valid_file': ['b.tsv'], 'format': 'tsv'}
     """
-    ways = [each for each in ("train_file", *FILE_FORMATS) if options.get(each)]
-    if len(ways) > 1:
-        named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
-        expected = "one of --train-file, --tsv and --jsonl"
-        raise ArgumentError(message("regard train", f"{named} cannot be combined", expected=expected))
+    for prefix, file in (("", "train_file"), ("valid_", "valid_file")):
+        ways = [each for each in (file, *(prefix + way for way in FILE_FORMATS)) if options.get(each)]
+        if len(ways) > 1:
+            named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
+            problem = f"{named} cannot be combined"
+            raise ArgumentError(message("regard train", problem, expected="one of them"))
     data: dict[str, Any] = {}
     for way in FILE_FORMATS:
         files = {"train_file": options.get(way), "valid_file": options.get(f"valid_{way}")}
@@ -144,7 +151,7 @@ def evaluated_files(options: Mapping[str, Any], usual: str | None) -> tuple[list
     >>> evaluated_files({"test_file": None, "tsv": None, "jsonl": ["a.jsonl"]}, "tsv")
     (['a.jsonl'], 'jsonl')
     """
-    ways = {each: options[each] for each in ("test_file", *FILE_FORMATS) if options[each]}
+    ways = {each: options[each] for each in ("test_file", *FILE_FORMATS) if options.get(each)}
     if len(ways) > 1:
         problem = "more than one kind of file is named"
         expected = "one of --test-file, --tsv and --jsonl"

@@ -11,7 +11,7 @@ from regard.errors import ArgumentError, DataError, message, shown
 from regard.viewing.html_document import SUFFIXES
 from regard.viewing.result import Result, Saved
 
-__all__ = ["ResultFiles", "check_folder", "check_output_ending", "check_page", "is_picture"]
+__all__ = ["ResultFiles", "check_folder", "check_output_ending", "check_page", "is_picture", "write_results"]
 
 PAGES = (".html", ".htm")
 """File name extensions of HTML pages."""
@@ -102,6 +102,24 @@ class ResultFiles:
     def _several(self, count: str) -> ArgumentError:
         problem = f"a picture shows one {self.noun}, but there are {count}"
         return ArgumentError(message("--output", problem, hint="write a page: --page page.html"))
+
+
+def write_results(
+    page: Path, results: Sequence[Result], total: int, noun: str, title: str, about: str
+) -> None:
+    """Write the first results of an evaluation to an HTML page, and print its name.
+
+    total: number of all results.
+    noun: the word for the inputs, such as "images".
+    title, about: the heading of the page, and a line below it.
+    """
+    if not results:
+        say(f"no page was written: there are no {noun}")
+        return
+    cut = f", the first {len(results)} of {total:,} {noun}" if total > len(results) else ""
+    entries = [entry for each in results if (entry := each.page_entry()) is not None]
+    results[0].write_page(page, entries, title, f"{about}{cut}")
+    say(f"Wrote {shown(page)}")
 
 
 def check_output_ending(output: Path | None, pictures: Sequence[str] = (), page: bool = False) -> None:

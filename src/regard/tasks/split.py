@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Split"]
+__all__ = ["Split", "evenly", "spread_by_length"]
 
-Part = TypeVar("Part", bound=Sequence[Any])
+Part = TypeVar("Part", bound=Any)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,3 +49,26 @@ def _fingerprint(part: Any) -> str:
     """Return the attribute `fingerprint` of the examples, or a hash of their representation."""
     known = getattr(part, "fingerprint", None)
     return str(known) if known is not None else hashlib.sha256(repr(part).encode()).hexdigest()
+
+
+def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
+    """Return the indices of `count` texts of different lengths, from short to long. The choice is not random.
+
+    The texts are sorted by length and divided into `count` equal parts. The middle text of each part is
+    chosen. So unusually short and long texts are left out. Here, texts of 2, 4 and 6 characters are chosen:
+
+    >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
+    [4, 5, 3]
+    """
+    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
+    return [order[place] for place in evenly(count, len(texts))]
+
+
+def evenly(count: int, total: int) -> list[int]:
+    """Return `count` of the indices below `total`, at most all, at equal distances.
+
+    >>> evenly(2, 9), evenly(5, 2)
+    ([2, 6], [0, 1])
+    """
+    count = min(count, total)
+    return [(2 * part + 1) * total // (2 * count) for part in range(count)]

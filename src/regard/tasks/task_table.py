@@ -30,14 +30,7 @@ TASKS = {
 }
 """The module and class of each task, by name. The module is imported when the task is used."""
 
-SETTINGS = {
-    "translation": "regard.tasks.translation.settings:TranslationSettings",
-    "language": "regard.tasks.language.settings:LanguageSettings",
-    "classification": "regard.tasks.classification.settings:ClassificationSettings",
-    "captioning": "regard.tasks.captioning.settings:CaptioningSettings",
-    "answering": "regard.tasks.answering.settings:AnsweringSettings",
-    "algorithms": "regard.tasks.algorithms.settings:AlgorithmsSettings",
-}
+SETTINGS = {name: f"regard.tasks.{name}.settings:{name.capitalize()}Settings" for name in TASKS}
 """The module and class of the settings of each task in TASKS, by name. These modules do not import torch."""
 
 DEFAULT = "translation"
@@ -106,75 +99,19 @@ def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type
 
 
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["translation"],
-    seed: int | None = ...,
-    **options: Any,
-) -> TranslationRun: ...
+def load(folder: str | Path, *, task: Literal["translation"], **options: Any) -> TranslationRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["language"],
-    seed: int | None = ...,
-    **options: Any,
-) -> LanguageRun: ...
+def load(folder: str | Path, *, task: Literal["language"], **options: Any) -> LanguageRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["classification"],
-    seed: int | None = ...,
-    **options: Any,
-) -> ClassificationRun: ...
+def load(folder: str | Path, *, task: Literal["classification"], **options: Any) -> ClassificationRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["captioning"],
-    seed: int | None = ...,
-    **options: Any,
-) -> CaptioningRun: ...
+def load(folder: str | Path, *, task: Literal["captioning"], **options: Any) -> CaptioningRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["answering"],
-    seed: int | None = ...,
-    **options: Any,
-) -> AnsweringRun: ...
+def load(folder: str | Path, *, task: Literal["answering"], **options: Any) -> AnsweringRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["algorithms"],
-    seed: int | None = ...,
-    **options: Any,
-) -> AlgorithmsRun: ...
+def load(folder: str | Path, *, task: Literal["algorithms"], **options: Any) -> AlgorithmsRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: str | type[RunTask] | None = ...,
-    seed: int | None = ...,
-    **options: Any,
-) -> Any: ...
+def load(folder: str | Path, *, task: str | type[RunTask] | None = ..., **options: Any) -> Any: ...
 def load(
     folder: str | Path,
     *,

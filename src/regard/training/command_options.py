@@ -8,7 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHOSEN", "DATA", "LOGS", "MODEL", "RUN", "TRAINING", "CommandOption", "flag", "option_parameters"]
+__all__ = [
+    "CHOSEN",
+    "DATA",
+    "LOGS",
+    "MODEL",
+    "RUN",
+    "TRAINING",
+    "CommandOption",
+    "flag",
+    "integer",
+    "number",
+    "option_parameters",
+]
 
 DATA, MODEL, TRAINING, RUN, LOGS = "Data", "Model", "Training", "Run", "Logs"
 """The headings of the help of `regard train`, in this order."""
@@ -74,6 +86,20 @@ def flag(name: str, text: str, **more: Any) -> CommandOption:
     more: further fields of CommandOption.
     """
     return CommandOption(name, text, kind=bool, default=False, **more)
+
+
+def integer(
+    name: str, text: str, least: float | None = None, most: float | None = None, **more: Any
+) -> CommandOption:
+    """Return an option for an integer from `least` to `most`. more: further fields of CommandOption."""
+    return CommandOption(name, text, **{"metavar": "INT", "kind": int, **more}, least=least, most=most)
+
+
+def number(
+    name: str, text: str, least: float | None = None, most: float | None = None, **more: Any
+) -> CommandOption:
+    """Return an option for a number from `least` to `most`. more: further fields of CommandOption."""
+    return integer(name, text, least, most, **{"metavar": "FLOAT", "kind": float, **more})
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:

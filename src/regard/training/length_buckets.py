@@ -138,6 +138,11 @@ class Shapes:
         # the numbers of rows for all shorter lengths are possible too.
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
+    def size(self, rows: int, length: int) -> tuple[int, int]:
+        """Return the rows and the length to pad a batch to, if each length has one number of rows."""
+        padded = next((each for each in self.lengths if each >= length), length)
+        return max(rows, self.sentences if self.tokens is None else -(-self.tokens // padded)), padded
+
     def filled(self, batch: Batch) -> Batch:
         """Pad a batch to the next larger length in `lengths`, and to an allowed number of rows.
 

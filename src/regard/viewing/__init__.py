@@ -5,26 +5,19 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.viewing.caption_page import caption_page, save_caption_page
-    from regard.viewing.entry import Entry
+    from regard.viewing.entry import Entry, fragment, page, save_page
     from regard.viewing.explorer import explore
-    from regard.viewing.html_page import fragment, page, save_page
-    from regard.viewing.image_attention import ImageAttention
+    from regard.viewing.image_attention import ImageAttention, caption_page, gaze, save_caption_page
     from regard.viewing.image_cells import CellGrid, PixelBox
     from regard.viewing.picture import VIEWS, Picture, picture
     from regard.viewing.pictures.animation import player
     from regard.viewing.pictures.attention_steps import steps
-    from regard.viewing.pictures.caption_panels import gaze
-    from regard.viewing.pictures.head_grid import heads
-    from regard.viewing.pictures.link_lines import lines
-    from regard.viewing.pictures.long_sequences import long_map
-    from regard.viewing.pictures.matrix import hops, matrix
-    from regard.viewing.pictures.shaded_text import reading, shaded
-    from regard.viewing.pictures.tape_panels import tape
-    from regard.viewing.pictures.word_over_time import over_time
+    from regard.viewing.pictures.matrix import heads, hops, long_map, matrix
+    from regard.viewing.pictures.svg_writer import to_svg
+    from regard.viewing.pictures.words import lines, over_time, reading, shaded
     from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
     from regard.viewing.seen import Seen, Site
-    from regard.viewing.svg import to_svg
+    from regard.viewing.tape_run import tape
     from regard.viewing.terminal import bars, beside, draw
 else:
     import_lazily(__name__)

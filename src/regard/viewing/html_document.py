@@ -21,7 +21,6 @@ __all__ = [
     "Page",
     "article_page",
     "check_ending",
-    "file_to_write",
     "document",
     "fragment_of",
     "image_uri",
@@ -52,23 +51,24 @@ class Page(str):
         return f'<iframe sandbox="allow-scripts" {size} srcdoc="{escape(self)}"></iframe>'
 
 
-def document(title: str, style: str, script: str, body: Iterable[str], images: bool = False) -> Page:
+def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
     """Return a complete HTML document.
 
     title: the title, as plain text.
     style, script: the CSS and the JavaScript of the document.
-    body: lines of HTML, which the caller has already escaped.
-    images: whether the body contains images as data URIs.
+    body: lines of HTML, which the caller has already escaped. Images are data URIs.
 
     The Content-Security-Policy forbids network requests, form submission and frames. With trusted types, the
     browser also refuses any JavaScript that tries to turn text into markup.
     """
+    lines = list(filter(None, body))
+    images = any("<img " in line for line in lines)
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         f"{'img-src data:; ' if images else ''}base-uri 'none'; form-action 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    lines = [
+    page = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         "<head>",
@@ -80,12 +80,12 @@ def document(title: str, style: str, script: str, body: Iterable[str], images: b
         f"<style>{style}</style>",
         "</head>",
         '<body class="regard">',
-        *filter(None, body),
+        *lines,
         f"<script>{script}</script>",
         "</body>",
         "</html>",
     ]
-    return Page("\n".join(lines) + "\n")
+    return Page("\n".join(page) + "\n")
 
 
 def article_page(
@@ -96,7 +96,6 @@ def article_page(
     count: str = "",
     hint: str = "",
     files: Iterable[str] = (),
-    images: bool = False,
     after: Iterable[str] = (),
     name: str = "",
 ) -> Page:
@@ -107,7 +106,6 @@ def article_page(
     about, count: lines below the heading, as plain text.
     hint: how to use the page; the JavaScript of the page shows it.
     files: the JavaScript files of the page, and its CSS files besides those of all pages.
-    images: whether the body contains images as data URIs.
     after: lines of HTML after the articles.
     name: the id of the element with the articles.
     """
@@ -126,7 +124,7 @@ def article_page(
     names = ("entry.css", "page.css", *files)
     style = "".join(static(each) for each in names if each.endswith(".css"))
     script = "\n".join(static(each) for each in names if each.endswith(".js"))
-    return document(title, style, script, lines, images)
+    return document(title, style, script, lines)
 
 
 def fragment_of(body: Iterable[str]) -> str:
@@ -176,10 +174,12 @@ SUFFIXES = (".png", ".svg", ".pdf", ".gif")
 """The endings of picture files."""
 
 
-def file_to_write(path: str | os.PathLike[str]) -> Path:
-    """Return the argument of a method save() as a Path; raise ArgumentError if it is not a str or a path.
+def check_ending(path: str | os.PathLike[str], endings: str | Sequence[str], hint: str = "") -> Path:
+    """Return the path of a file to write; raise ArgumentError if it does not end in one of `endings`.
 
-    >>> file_to_write(b"x.svg")
+    hint: the beginning of the hint in the error message. An example of a valid name is appended.
+
+    >>> check_ending(b"x.svg", ".svg")
     Traceback (most recent call last):
     regard.errors.ArgumentError: save(): path is of type bytes
     expected: a path: str or pathlib.Path
@@ -187,15 +187,7 @@ def file_to_write(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         problem, expected = f"path is of type {type(path).__name__}", "a path: str or pathlib.Path"
         raise ArgumentError(message("save()", problem, expected=expected))
-    return Path(path)
-
-
-def check_ending(path: str | os.PathLike[str], endings: str | Sequence[str], hint: str = "") -> Path:
-    """Return the path of a file to write; raise ArgumentError if it does not end in one of `endings`.
-
-    hint: the beginning of the hint in the error message. An example of a valid name is appended.
-    """
-    path = file_to_write(path)
+    path = Path(path)
     known = (endings,) if isinstance(endings, str) else tuple(endings)
     if path.suffix.lower() not in known:
         problem, expected = f"{clean(path.name)!r} does not end in {' or '.join(known)}", ", ".join(known)

@@ -1,24 +1,43 @@
-"""ImageAttention: the attention of every word of a caption over an image, as arrays that can be drawn."""
+"""ImageAttention: the attention of every word of a caption over an image, as arrays, pictures and pages.
+
+The layout of pictures is the layout of figures 2 and 5 of Xu et al. (2015): the attention map of a word is
+interpolated to the size of the image. Here, the image is also dimmed where the weight is 0, and the cell with
+the largest weight is outlined.
+
+Pages make no network requests. If the reader points at a word, or selects it with Tab and the arrow keys, the
+page shows the attention of the word over the image. If the reader points at a cell of the image, the page
+shows which words attend to this cell. Without JavaScript, the page shows a panel for each word. Text is
+escaped, and the attention weights are numbers in base64.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Sequence
+import base64
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.style import Style
+from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import as_numpy, checked_weights
-from regard.viewing.html_document import SUFFIXES, check_ending
-from regard.viewing.image_cells import CellGrid
-from regard.viewing.terminal_colors import clean, cropped
+from regard.viewing.html_document import Page, article_page, fragment_of, image_uri, safe, save_html
+from regard.viewing.image_cells import CellGrid, upsampled
+from regard.viewing.pictures.canvas import Canvas
+from regard.viewing.pictures.colors import DARK, QUIET, label, width_of
+from regard.viewing.pictures.picture_files import Illustrated, Picture
+from regard.viewing.pictures.svg_writer import png_of
+from regard.viewing.terminal import Drawing, Thumbnails, beside, pooled_down
+from regard.viewing.terminal_colors import Shades, clean, cropped
 
-__all__ = ["ImageAttention", "resized"]
+__all__ = ["ImageAttention", "caption_page", "gaze", "resized", "save_caption_page"]
 
 WORDS = 300
 """Maximum number of words of a caption in an ImageAttention."""
@@ -38,9 +57,66 @@ marked."""
 LONGEST = 40
 """Maximum width of a word in the summary, in terminal cells. Longer words are truncated."""
 
+WIDEST, TALLEST = 64, 24
+"""Maximum size of an image in the terminal: WIDEST characters and TALLEST lines."""
+
+MAP = 16
+"""Maximum number of rows and columns in the drawing of an attention map. In a larger map, several cells are
+drawn as one cell with the largest of their weights."""
+
+MAPS, LONGEST_NAME = 40, 22
+"""MAPS: maximum number of words with an attention map in the terminal. LONGEST_NAME: maximum width of the
+word above its map, in characters."""
+
+LEGEND = "number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight"
+
+PANEL, NARROWEST, GAP, ACROSS = 118.0, 100.0, 12.0, 5
+"""Layout of the panels (the image, and a copy of it for each word). Lengths are in points.
+
+PANEL: length of the longer side of a panel.
+NARROWEST: minimum width of a column of panels, so that a word and its weight fit.
+GAP: distance between panels.
+ACROSS: number of panels in a row."""
+
+LARGEST, SMALLEST, PIXELS = 256, 64, 1_000_000
+"""Sizes in pixels of a panel (the copy of the image for one word). LARGEST is the maximum width and height.
+If all panels together would have more than PIXELS pixels, they are made smaller. But the longer side of a
+panel has at least SMALLEST pixels."""
+
+DIM, BRIGHT, GLOW = 0.3, 0.85, 0.15
+"""How the attention changes the brightness p of a pixel. It becomes DIM * p where the weight is 0, and BRIGHT
+* p + GLOW where the weight is largest. Because of GLOW, the map is also visible in black regions."""
+
+MARK = "#f28e2b"
+"""The colour of the outline of the cell with the largest weight."""
+
+MOVING, TEXT, LINE, SPACE = 260.0, 12.0, 18.0, 5.0
+"""Layout of animations. MOVING: length of the longer side of the image. TEXT: font size of the caption. LINE:
+height of a line of the caption. SPACE: distance between words. All in points."""
+
+MOVING_PIXELS = 4_000_000
+"""Maximum number of pixels of the images of all frames together."""
+
+SCALE_NOTE = (
+    "brightness: linear from weight 0 (dimmed) to the largest weight of the word, which is printed "
+    "beside the word; outlined: the cell with the largest weight"
+)
+
+CAPTIONS = 500
+"""Maximum number of captions on one HTML page."""
+
+PIXELS, IMAGE = 6_000_000, 160_000
+"""PIXELS is the maximum number of pixels of all images on a page together, to limit the size of the file.
+IMAGE is the maximum number of pixels of the image of one caption."""
+
+INLINE = 200_000
+"""Maximum number of pixels of the pictures of all words together in caption_fragment()."""
+
+TITLE = "Captions"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageAttention:
+class ImageAttention(Illustrated):
     """The attention of every word of a caption over an image: print it, show it in a notebook, or save it.
 
     image: uint8, (H, W, 3), the image as the model reads it: after resizing and cropping.
@@ -174,31 +250,79 @@ class ImageAttention:
             "notes": list(self.notes),
         }
 
-    def picture(self) -> Any:
+    def picture(self) -> Picture:
         """Return a Picture: the image, and for each word a copy of the image that is bright where it attends.
 
         If the Picture is saved as a .gif file, the file contains the animation that animation() returns.
         """
-        return importlib.import_module("regard.viewing.pictures.caption_panels").caption_panels(self)
+        return self.panels()
 
-    def animation(self, seconds: float = 0.8) -> Any:
-        """Return an animated Picture: a frame for each word, with the caption up to this word.
+    def panels(self, pixels: int = PIXELS) -> Picture:
+        """Return the Picture that picture() returns, in another resolution.
 
-        seconds: duration of a frame.
+        pixels: maximum number of pixels of all copies together, to limit the size of files.
         """
-        module = importlib.import_module("regard.viewing.pictures.caption_panels")
-        return module.caption_animation(self, seconds)
+        canvas = Canvas(label(self.heading, 200))
+        size = panel_size(self, pixels / (len(self.words) + 1))
+        small = resized(self.image, *size)
+        wide, high = (PANEL * each / max(size) for each in (size[1], size[0]))
+        step_x, step_y = max(wide, NARROWEST) + GAP, high + GAP + 16
+        canvas.raster(0, 16, wide, high, small, smooth=True)
+        canvas.words(0, 6, "image", 9, color=QUIET)
+        for number, word in enumerate(self.words):
+            place = number + 1
+            x, y = place % ACROSS * step_x, place // ACROSS * step_y
+            canvas.raster(x, y + 16, wide, high, shaded_image(small, self.levels(number)), smooth=True)
+            _outline(canvas, self, number, x, y + 16, wide, high)
+            canvas.words(x, y + 6, label(word, 12), 9)
+            most = f"{self.weights[number].max():.2g}"
+            canvas.words(x + step_x - GAP, y + 6, most, 8, color=QUIET, anchor="end")
+        bottom = (len(self.words) // ACROSS + 1) * step_y
+        _scale(canvas, 0, bottom)
+        canvas.foot(*(label(note, 400) for note in (SCALE_NOTE, *self.uniform_note(), *self.notes)))
+        canvas.head(label(self.heading, 200))
+        (rows, columns), (height, width) = self.weights.shape[1:], self.image.shape[:2]
+        words = f"{len(self.words)} word{'s' * (len(self.words) != 1)}"
+        canvas.about = f"{words} over an image of {height} x {width} pixels; {rows} x {columns} cells"
+        return Picture([canvas], terminal_caption(self), animation=self.animation)
 
-    def save(self, path: str | Path) -> tuple[str, ...]:
-        """Write a .png, .svg, .pdf, .gif (animation) or .html file, atomically.
+    def animation(self, seconds: float = 0.8) -> Picture:
+        """Return an animated Picture: the image alone, then a frame for each word.
 
-        Returns hints about characters that no installed font has. Usually the result is empty.
+        In each frame, the image is bright where the word attends. Below it is the caption up to this word.
+
+        seconds: how long each frame is shown, from 0.05 to 60.
         """
-        if check_ending(path, (*SUFFIXES, ".html")).suffix.lower() == ".html":
-            importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])
-            return ()
-        hints: tuple[str, ...] = self.picture().save(path)
-        return hints
+        if not 0.05 <= seconds <= 60:
+            problem = f"seconds is {seconds}"
+            raise ArgumentError(message("animation()", problem, expected="a number from 0.05 to 60"))
+        size = panel_size(self, MOVING_PIXELS / (len(self.words) + 1))
+        small = resized(self.image, *size)
+        wide, high = (MOVING * each / max(size) for each in (size[1], size[0]))
+        places = _placed([label(word, 40) for word in self.words], max(wide, MOVING))
+        frames = []
+        for now in range(-1, len(self.words)):
+            canvas = Canvas(label(self.heading, 200), "the image" if now < 0 else label(self.words[now], 40))
+            pixels = small if now < 0 else shaded_image(small, self.levels(now))
+            canvas.raster(0, 0, wide, high, pixels, smooth=True)
+            if now >= 0:
+                _outline(canvas, self, now, 0, 0, wide, high)
+                most = f"largest weight {self.weights[now].max():.2g}"
+                canvas.words(0, high + 10, most, 8, color=QUIET)
+            for place, (x, line, word) in enumerate(places[: now + 1]):
+                color = DARK if place == now else QUIET
+                canvas.words(x, high + 30 + line * LINE, word, TEXT, color=color)
+                if place == now:
+                    below = high + 30 + line * LINE + 9
+                    canvas.line(x, below, x + width_of(word, TEXT), below, color=MARK, width=1.5)
+            canvas.reserve(max(wide, MOVING), high + 30 + (places[-1][1] + 1) * LINE)
+            note = SCALE_NOTE.replace("beside the word", "below the image")
+            canvas.foot(note, *(label(each, 400) for each in (*self.uniform_note(), *self.notes)))
+            frames.append(canvas)
+        return Picture(frames, terminal_caption(self), seconds)
+
+    def page(self) -> str:
+        return caption_page([self])
 
     def __repr__(self) -> str:
         (rows, columns), (height, width) = self.weights.shape[1:], self.image.shape[:2]
@@ -206,10 +330,11 @@ class ImageAttention:
         return f"ImageAttention({cropped(clean(self.caption), 60)!r}: {len(self.words)} words, {sizes})"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield importlib.import_module("regard.viewing.terminal_image").terminal_caption(self)
+        yield terminal_caption(self)
 
     def _repr_html_(self) -> str:
-        return str(importlib.import_module("regard.viewing.caption_page").caption_fragment(self))
+        notes = (f'<p class="quiet" dir="auto">{safe(note)}</p>' for note in (self.summary(), *self.notes))
+        return fragment_of((_panels(self, INLINE), *notes))
 
 
 def resized(image: NDArray[numpy.uint8], height: int, width: int) -> NDArray[numpy.uint8]:
@@ -264,3 +389,278 @@ def _error(problem: str, expected: str, hint: str = "") -> ArgumentError:
 
 def _quoted(word: str) -> str:
     return f"“{cropped(clean(word), LONGEST)}”"
+
+
+@dataclass(frozen=True, eq=False)
+class TerminalImage(Drawing):
+    """An image drawn in the terminal with coloured half blocks (▀).
+
+    A half block shows two pixels, one above the other, so that pixels are almost square. If the terminal has
+    no colours, one character such as ░ or █ shows the brightness of two pixels.
+
+    image: uint8, (H, W, 3).
+
+    >>> ramp = numpy.repeat(numpy.arange(0, 256, 85, dtype=numpy.uint8), 3).reshape(1, 4, 3)
+    >>> print(TerminalImage(ramp.repeat(2, axis=0)))
+     ░▓█
+    """
+
+    image: NDArray[numpy.uint8]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, self._size(options.max_width)[1])
+
+    def _size(self, width: int) -> tuple[int, int]:
+        """Return the number of lines and of characters per line with which the image is drawn.
+
+        width: width of the console in characters.
+        """
+        high, wide = self.image.shape[:2]
+        scale = min(1.0, min(WIDEST, width) / wide, 2 * TALLEST / high)
+        return max(round(high * scale / 2), 1), max(int(wide * scale), 1)
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        high, wide = self._size(width)
+        if not shades.colour or shades.plain:
+            light_hw = resized(self.image, high, wide) @ numpy.array([0.2126, 0.7152, 0.0722]) / 255
+            for row in (light_hw * (len(shades.blocks) - 1)).round().astype(int):
+                yield Text("".join(shades.blocks[level] for level in row))
+            return
+        small = resized(self.image, 2 * high, wide)
+        for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
+            line = Text()
+            for above, below in zip(upper, lower, strict=True):
+                line.append("▀", Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below)))
+            yield line
+
+
+def terminal_caption(seen: ImageAttention) -> RenderableType:
+    """Return an object that rich prints: the caption, the image, the attention map of each word, and notes.
+
+    seen: the image with its caption and the attention of each word.
+
+    >>> image = numpy.full((2, 4, 3), 255, numpy.uint8)
+    >>> seen = ImageAttention(image, ["cat"], [[[0.25, 0.75]]])
+    >>> Console(width=60, color_system=None).print(terminal_caption(seen))
+    cat
+    ████
+    <BLANKLINE>
+    cat 0.75
+    ░░[]
+    <BLANKLINE>
+    number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight
+    """
+    drawn: list[RenderableType] = [Text(clean(seen.heading), "bold"), TerminalImage(seen.image), Text()]
+    drawn.append(beside(*(_map(seen, word) for word in range(min(len(seen.words), MAPS)))))
+    notes = [LEGEND, *seen.uniform_note()]
+    if len(seen.words) > MAPS:
+        notes.append(f"shown: the first {MAPS} of {len(seen.words)} words")
+    drawn += [Text(clean(note), "dim") for note in (*notes, *seen.notes)]
+    return Group(*drawn)
+
+
+def _map(seen: ImageAttention, word: int) -> Thumbnails:
+    levels = pooled_down(seen.levels(word), MAP, MAP)
+    name = f"{cropped(clean(seen.words[word]), LONGEST_NAME)} {seen.weights[word].max():.2g}"
+    row, column = divmod(int(levels.argmax()), levels.shape[1])
+    return Thumbnails(name, (levels,), None if seen.is_uniform(word) else (row, column), cell=2)
+
+
+def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", about: str = "") -> Picture:
+    """Draw an image, and a copy for each word that is bright where its weights are large (Xu et al. 2015).
+
+    image: (height, width) or (height, width, 3), values from 0 to 1 or from 0 to 255.
+    weights: (T, h, w), the attention weights of each word for h x w regions of the image. They are
+        interpolated to the size of the image.
+    words: T words.
+    title: a title.
+    about: a line below the picture.
+
+    >>> from regard.viewing import gaze
+    >>> image = numpy.linspace(0, 1, 64).reshape(8, 8)
+    >>> gaze(image, numpy.eye(4).reshape(4, 2, 2), ["a", "cat", "sits", "."]).frames[0].about
+    '4 words over an image of 8 x 8 pixels; 2 x 2 cells'
+    """
+    pixels = as_numpy(image)
+    if pixels.ndim == 2:
+        pixels = numpy.repeat(pixels[..., None], 3, axis=-1)
+    if pixels.dtype != numpy.uint8 and pixels.size:
+        pixels = (pixels if pixels.max() > 1.5 else 255 * pixels).clip(0, 255).round().astype(numpy.uint8)
+    pixels = pixels[..., :3] if pixels.shape[-1] == 4 else pixels  # without transparency
+    seen = ImageAttention(pixels, list(map(str, words)), weights, title=title)
+    return (seen.noted(about) if about else seen).picture()
+
+
+def panel_size(seen: ImageAttention, pixels: float) -> tuple[int, int]:
+    """Return the height and width in pixels with which an image is drawn.
+
+    There are at least as many rows and columns of pixels as of cells in the attention maps.
+
+    seen: the image with its caption and the attention of each word.
+    pixels: maximum number of pixels of the drawn image.
+    """
+    height, width = seen.image.shape[:2]
+    sides = max(height, width), min(height, width)
+    longest = max(min(sides[0], LARGEST, int((pixels * sides[0] / sides[1]) ** 0.5)), SMALLEST)
+    rows, columns = seen.weights.shape[1:]
+    scale = longest / max(height, width)
+    return max(round(height * scale), rows), max(round(width * scale), columns)
+
+
+def shaded_image(image: NDArray[numpy.uint8], levels: NDArray[numpy.float64]) -> NDArray[numpy.uint8]:
+    """Return a copy of an image, bright where attention weights are large and dimmed where they are 0.
+
+    image: uint8, (H, W, 3).
+    levels: (h, w), the attention weights divided by the largest weight. They are interpolated to H x W
+        pixels.
+
+    >>> white = numpy.full((1, 2, 3), 255, numpy.uint8)
+    >>> shaded_image(white, numpy.array([[0.0, 1.0]]))[0, :, 0].tolist()
+    [76, 255]
+    """
+    level_HW1 = upsampled(levels, *image.shape[:2])[..., None]
+    shaded = image * (DIM + (BRIGHT - DIM) * level_HW1) + 255 * GLOW * level_HW1
+    return numpy.clip(shaded.round(), 0, 255).astype(numpy.uint8)
+
+
+def _outline(
+    canvas: Canvas, seen: ImageAttention, word: int, x: float, y: float, width: float, height: float
+) -> None:
+    """Outline the cell with the largest attention weight of a word, over an image drawn on a canvas.
+
+    Nothing is drawn if the weights of the word are nearly uniform, see ImageAttention.is_uniform().
+
+    seen: the image with its caption and the attention of each word.
+    word: index of the word, from 0.
+    x, y, width, height: left, top, width and height of the drawn image, in points.
+    """
+    if seen.is_uniform(word):
+        return
+    rows, columns = seen.weights.shape[1:]
+    row, column = divmod(seen.strongest(word), columns)
+    left, top = x + width * column / columns, y + height * row / rows
+    canvas.box(left, top, width / columns, height / rows, "none", edge=MARK)
+
+
+def _scale(canvas: Canvas, x: float, y: float) -> None:
+    """Draw the legend at (x, y): a grey bar whose brightness goes from weight 0 to the largest weight."""
+    levels = numpy.linspace(0, 1, 24)[None]
+    grey = numpy.full((1, 24, 3), 160, numpy.uint8)
+    canvas.words(x, y, "0", 8, color=QUIET)
+    canvas.raster(x + 10, y - 4, 72, 8, shaded_image(grey, levels))
+    canvas.words(x + 86, y, "largest weight of the word", 8, color=QUIET)
+
+
+def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
+    """Wrap the words of a caption to lines.
+
+    Returns (x, line, word) for each word: its left end in points, the index of its line, and its text.
+
+    width: maximum width of a line, in points.
+    """
+    places, x, line = [], 0.0, 0
+    for word in words:
+        wide = width_of(word, TEXT)
+        if x and x + wide > width:
+            x, line = 0.0, line + 1
+        places.append((x, line, word))
+        x += wide + SPACE
+    return places
+
+
+def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: str = "") -> Page:
+    """Return a self-contained HTML page of captions with the attention of every word over its image.
+
+    captions: 1 to 500 images, each with its caption and the attention of each word.
+    title: the heading of the page.
+    about: a line below the heading.
+
+    >>> image = numpy.zeros((4, 4, 3), numpy.uint8)
+    >>> page = caption_page([ImageAttention(image, ["<cat>"], [[[1.0]]])])
+    >>> page.startswith("<!DOCTYPE html>"), "<cat>" in page, "&lt;cat&gt;" in page
+    (True, False, True)
+    """
+    listed = list(captions)
+    if not 1 <= len(listed) <= CAPTIONS:
+        problem = f"there are {len(listed)} captions"
+        raise ArgumentError(message("caption_page()", problem, expected=f"1 to {CAPTIONS}"))
+    hint = (
+        "Point at a word, or move to it with Tab and the arrow keys, to see where it attended. Point at the "
+        "image to see which words attended to that region."
+    )
+    body = (line for number, each in enumerate(listed) for line in _article(each, number, len(listed)))
+    files = ("caption.css", "words.js", "caption.js")
+    return article_page(title, body, about=about, hint=hint, files=files)
+
+
+def save_caption_page(
+    path: str | Path, captions: Iterable[ImageAttention], title: str = TITLE, about: str = ""
+) -> None:
+    """Write the HTML page that caption_page() returns to a file, atomically.
+
+    path: the file to write, ending in .html.
+    captions, title, about: see caption_page().
+    """
+    save_html(path, lambda: caption_page(captions, title, about))
+
+
+def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
+    """Yield the HTML of an <article> with one image, its caption and the attention of each word.
+
+    seen: the image with the caption and the attention of each word.
+    number: index of the caption on the page, from 0.
+    count: number of captions on the page.
+    """
+    yield f'<article id="c{number + 1}">'
+    if count > 1:
+        yield f'<h2><a href="#c{number + 1}">{number + 1}</a></h2>'
+    if seen.title:
+        yield f'<p class="name" dir="auto">{safe(seen.title)}</p>'
+    size = panel_size(seen, min(IMAGE, PIXELS / count / 2))
+    rows, columns = seen.weights.shape[1:]
+    yield f'<figure data-rows="{rows}" data-columns="{columns}">'
+    yield (
+        f'<img class="photo" width="{size[1]}" height="{size[0]}" alt="the image of the caption: '
+        f'{safe(seen.caption)}" src="{image_uri("png", png_of(resized(seen.image, *size)))}">'
+    )
+    yield "</figure>"
+    words = "\n".join(_word(seen, word) for word in range(len(seen.words)))
+    yield f'<p class="caption" dir="auto" lang="" role="group" aria-label="words of the caption">{words}</p>'
+    yield f'<p class="what" dir="auto">{safe(_sentence(seen.summary()))}</p>'
+    if seen.notes:
+        yield "".join(f'<p class="note quiet" dir="auto">{safe(note)}</p>' for note in seen.notes)
+    yield '<details class="panels" open><summary>a panel for each word</summary>'
+    yield _panels(seen, PIXELS / count / 2)
+    yield "</details>"
+    yield "</article>"
+
+
+def _word(seen: ImageAttention, word: int) -> str:
+    """Return a word of the caption as a <span>, with its attention weights in the attributes.
+
+    The attribute data-map has one byte for each cell of the image, in base64. 255 is the largest weight.
+
+    word: index of the word, from 0.
+    """
+    levels = (255 * seen.levels(word)).round().astype(numpy.uint8)
+    chance = seen.probability(word)
+    probability = "" if chance is None else f' data-probability="{chance:.3g}"'
+    most = f'data-most="{seen.weights[word].max():.6g}"'
+    if not seen.is_uniform(word):
+        most += f' data-cell="{seen.strongest(word)}"'
+    data = base64.b64encode(levels.tobytes()).decode()
+    return f'<span {most}{probability} data-map="{data}">{safe(seen.words[word])}</span>'
+
+
+def _panels(seen: ImageAttention, pixels: float) -> str:
+    """Return an <img> element with an SVG picture: for each word, a copy of the image with its attention.
+
+    pixels: maximum number of pixels of all copies together.
+    """
+    svg = seen.panels(int(pixels)).svg()
+    return f'<img class="all" alt="{safe(seen.caption)}" src="{image_uri("svg+xml", svg.encode())}">'
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}."

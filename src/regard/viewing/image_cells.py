@@ -112,28 +112,6 @@ class CellGrid:
             mask_HW[top:bottom, left:right] = True
         return mask_HW
 
-    def coverage(self, region: Any) -> NDArray[numpy.float64]:
-        """Return the fraction of the pixels of each cell that are in a region, (rows, columns).
-
-        region: bool, (height, width), True for the pixels of the region, for example of an object.
-
-        A cell touches the region if its coverage is above 0. The mean of `coverage > 0` is the probability
-        that a random cell touches the region: the chance level of pointing accuracy.
-
-        >>> region = numpy.zeros((4, 4), bool)
-        >>> region[0, :3] = True
-        >>> CellGrid(2, 2, 4, 4).coverage(region).tolist()
-        [[0.5, 0.25], [0.0, 0.0]]
-        """
-        region_HW = numpy.asarray(region, bool)
-        if region_HW.shape != (self.height, self.width):
-            expected = f"({self.height}, {self.width}), the height and the width of the image"
-            problem = f"region has shape {region_HW.shape}"
-            raise ArgumentError(message("CellGrid.coverage()", problem, expected=expected))
-        cells = self.cells().ravel()
-        inside = numpy.bincount(cells, weights=region_HW.ravel(), minlength=self.count)
-        return (inside / numpy.bincount(cells, minlength=self.count)).reshape(self.rows, self.columns)
-
 
 def _first(cell: int, cells: int, pixels: int) -> int:
     """Return the index of the first pixel of a cell, along one side of the image.

@@ -14,14 +14,10 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.pictures.animation import player
 from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import label
-from regard.viewing.pictures.head_grid import heads
-from regard.viewing.pictures.link_lines import lines
-from regard.viewing.pictures.long_sequences import long_map
-from regard.viewing.pictures.matrix import matrix
+from regard.viewing.pictures.matrix import heads, long_map, matrix
 from regard.viewing.pictures.picture_files import Picture
-from regard.viewing.pictures.shaded_text import reading, shaded
 from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
-from regard.viewing.pictures.word_over_time import over_time
+from regard.viewing.pictures.words import lines, over_time, reading, shaded
 from regard.viewing.seen import BEGIN, Drawable, Seen, Site, drawable
 
 __all__ = ["VIEWS", "Picture", "noted", "picture"]

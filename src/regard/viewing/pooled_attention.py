@@ -58,7 +58,7 @@ class Pooled:
 
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
         heads, rows, kept = self.weights.shape
         sizes = (heads, _blocks(rows), _blocks(len(self.columns)))
         fitting = (

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy
 from numpy.typing import NDArray
@@ -37,25 +37,6 @@ the JSON header. ARRAYS and LONG_ARRAYS are saved as arrays."""
 
 WRITERS = "regard view --output, or Seen.save()"
 """What writes .seen files, for error messages."""
-
-TEXT = {
-    "source": [str],
-    "target": [str],
-    "source_words": [int],
-    "target_words": [int],
-    "title": str,
-    "notes": [str],
-    "score": float,
-    "sites": [dict],
-    "long": [dict],
-}
-SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
-SITE_TEXT |= {"role": [str]}  # missing in files of earlier versions
-LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
-LONG_TEXT |= {"exact_means": bool}  # missing in files of earlier versions
-"""The types of the values in the JSON header of a saved Seen.
-
-TEXT is for the Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled. [str] means a list of str."""
 
 BEGIN = "<s>"
 """The begin-of-sentence token: the first input of a decoder."""
@@ -90,7 +71,8 @@ class Site:
 
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", as_numpy(self.weights)
-        self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
+        self._set("name", str(self.name))
+        self._set("role", role_by_name(self.name) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
         # Usually, the weights are valid and float32. Then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
@@ -139,18 +121,12 @@ class Site:
         For how the weights of subwords are combined, see Seen.words().
         """
         row_words, column_words = self._numbers
-        rows, columns = grouped(row_words), grouped(column_words)
-        sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
-        lengths = numpy.array([len(group) for group in rows], dtype=numpy.float32)
-        return replace(
-            self,
-            weights=sums / lengths[:, None],
-            rows=spelled_words(self.rows, rows),
-            columns=spelled_words(self.columns, columns),
-            values=None,
-            row_words=firsts(row_words, rows),
-            column_words=firsts(column_words, columns),
-        )
+        groups, others = grouped(row_words), grouped(column_words)
+        sums = joined(joined(self.weights, others, axis=2), groups, axis=1)
+        weights = sums / numpy.array([len(group) for group in groups], dtype=numpy.float32)[:, None]
+        rows, row_words = as_words(self.rows, row_words, groups)
+        columns, column_words = as_words(self.columns, column_words, others)
+        return Site(self.name, weights, rows, columns, None, row_words, column_words, self.role)
 
     def without_specials(self, renormalise: bool) -> Site:
         """Return a copy without the rows and columns of special tokens, such as "</s>".
@@ -223,22 +199,12 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
     return tuple(items[place] for place in places)
 
 
-def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of subwords. All subwords of a group belong to the same word.
-
-    numbers: the word index of each subword.
-    groups: the positions of the subwords of each group.
-    """
-    return tuple(numbers[group[0]] for group in groups)
-
-
-def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the text of each group of subwords. A group that is only a space becomes ␣.
-
-    pieces: the subwords.
-    groups: the positions of the subwords of each group.
-    """
-    return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
+def as_words(
+    pieces: Sequence[str], numbers: Sequence[int], groups: Sequence[Sequence[int]]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the text and the word index of each group of subwords. A word that is a space becomes ␣."""
+    texts = tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
+    return texts, tuple(numbers[group[0]] for group in groups)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,7 +246,9 @@ class Seen:
             if isinstance(value, str | Site | Pooled):
                 problem = f"{name} is a single {type(value).__name__}, not a list"
                 raise ArgumentError(message("Seen()", problem, hint=f"{name}=[...]"))
-            self._set(name, tuple(value))
+            self._set(name, tuple(value if name in ("sites", "long") else map(str, value)))
+        self._set("title", str(self.title))
+        self._set("score", None if self.score is None else float(self.score))
         for name in ("source_words", "target_words"):
             pieces = getattr(self, name.removesuffix("_words"))
             self._set(name, word_numbers("Seen()", name, getattr(self, name), len(pieces)))
@@ -318,15 +286,10 @@ class Seen:
         Weights are summed over the subwords of a key and averaged over the subwords of a query. Special
         tokens such as "</s>" are not changed. Value norms are dropped, because they exist only for subwords.
         """
-        source, target = grouped(self.source_words), grouped(self.target_words)
-        return replace(
-            self,
-            sites=tuple(site.words() for site in self.sites),
-            source=spelled_words(self.source, source),
-            target=spelled_words(self.target, target),
-            source_words=firsts(self.source_words, source),
-            target_words=firsts(self.target_words, target),
-        )
+        source, source_words = as_words(self.source, self.source_words, grouped(self.source_words))
+        target, target_words = as_words(self.target, self.target_words, grouped(self.target_words))
+        sites, more = tuple(site.words() for site in self.sites), (self.title, self.notes, self.score)
+        return Seen(sites, source, target, source_words, target_words, *more, self.long)
 
     def without_specials(self, renormalise: bool) -> Seen:
         """Return a copy without the special tokens, such as "</s>" and "<s>".
@@ -429,10 +392,6 @@ class Seen:
             )
 
         try:
-            _check_header(header, TEXT)
-            for kind, types in (("sites", SITE_TEXT), ("long", LONG_TEXT)):
-                for each in header[kind]:
-                    _check_header(each, types)
             sites, long = built("sites", Site, ARRAYS), built("long", Pooled, LONG_ARRAYS)
             return Seen(sites, **header, long=long)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -472,35 +431,10 @@ class Seen:
         object.__setattr__(self, name, value)
 
 
-def _check_header(header: dict[str, Any], types: dict[str, Any]) -> None:
-    """Raise TypeError if a value in the header of a file is not of the type that save() writes."""
-    optional = ("score", "row_words", "column_words", "role")
-    for name, value in header.items():
-        kind = types.get(name)
-        if kind is None or (value is None and name in optional):
-            continue  # for an unknown name, the constructor raises an error
-        if isinstance(kind, list):
-            valid = isinstance(value, list) and all(_is(each, kind[0]) for each in value)
-        else:
-            valid = _is(value, kind)
-        if not valid:
-            raise TypeError(name)
-
-
-def _is(value: object, kind: type) -> bool:
-    if kind is int:
-        return type(value) is int and abs(value) < 2**31
-    if kind is float:
-        return type(value) is float or (type(value) is int and abs(value) < 2**53)
-    return isinstance(value, kind)
-
-
-@runtime_checkable
 class HasSeen(Protocol):
     """An object with a method seen(), such as a Translation."""
 
-    def seen(self) -> Seen:
-        """Return a Seen: the recorded attention weights as arrays, with subwords as labels."""
+    def seen(self) -> Seen: ...
 
 
 Drawable = Seen | HasSeen | Mapping[str, Sequence[Any]]
@@ -518,8 +452,9 @@ def seen_of(source: object, call: str) -> Seen:
         return source
     if isinstance(source, Mapping):
         return _recorded(source, call)
-    if isinstance(source, HasSeen) and not isinstance(source, type):
-        return source.seen()
+    if hasattr(source, "seen") and not isinstance(source, type):
+        seen: Seen = source.seen()
+        return seen
     problem = f"the first argument is of type {type(source).__name__}"
     expected = "a Seen, a Translation, or the result of record()"
     hint = "to draw weights alone, use draw(weights, rows, columns); for several translations, viewing.page()"

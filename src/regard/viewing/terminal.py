@@ -51,14 +51,14 @@ class Shown:
 
         Returns hints about characters that no installed font has; see Picture.save().
         """
-        from regard.viewing.svg import to_canvas
+        from regard.viewing.pictures.svg_writer import to_canvas
 
         module = importlib.import_module("regard.viewing.pictures.picture_files")  # it imports this module
         hints: tuple[str, ...] = module.Picture([to_canvas(self)], self).save(path)  # type: ignore[arg-type]
         return hints
 
     def _repr_svg_(self) -> str:
-        from regard.viewing.svg import to_svg
+        from regard.viewing.pictures.svg_writer import to_svg
 
         return to_svg(self)  # type: ignore[arg-type]
 

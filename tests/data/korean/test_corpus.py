@@ -20,9 +20,8 @@ from regard.data.korean.corpus import (
     tenth,
     unmarked,
 )
-from regard.data.korean.grammar import Plan, action
+from regard.data.korean.grammar import Dice, Plan, action, person
 from regard.data.korean.lexicon import ADDED_NAMES, FRAMES, TRAITS, Frame, Noun, Person
-from regard.data.korean.phrases import Dice, person
 from regard.data.tokenizers.tokenizer import separate_marks
 from regard.errors import ArgumentError, UnknownName
 

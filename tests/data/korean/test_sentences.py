@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regard.data.korean import grammar
 from regard.data.korean.corpus import Example, linked
-from regard.data.korean.phrases import Dice, Phrase
+from regard.data.korean.grammar import Dice, Phrase
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 

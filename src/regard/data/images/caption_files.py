@@ -18,18 +18,19 @@ import glob
 import gzip
 import hashlib
 import io
+import itertools
 import os
 import re
 import stat
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from regard.data.read_text import checked_paths, read_lines, shown_paths
-from regard.data.table_formats import column_rows, is_csv, valid_cell
+from regard.data.table_formats import column_rows, is_csv, json_field, json_object, json_typed, valid_cell
 from regard.data.tokenizers.tokenizer import clean
 from regard.errors import (
     ArgumentError,
@@ -42,22 +43,17 @@ from regard.errors import (
     shown,
     similar_path,
 )
-from regard.files.untrusted import LIMITS, parse_json, read_limited
+from regard.files.untrusted import LIMITS, read_limited
 
 __all__ = [
-    "CaptionEntry",
     "CaptionedImage",
     "CaptionedImages",
     "FORMATS",
-    "caption_entries",
     "coco_image_id",
     "list_images",
     "read_captions",
-    "warn_skipped",
 ]
 
-
-T = TypeVar("T")
 
 SUFFIXES = {".tsv": "tsv", ".csv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 """File name extension -> format of captions. A .json file is not in this table: its content decides between
@@ -72,56 +68,38 @@ class CaptionEntry(NamedTuple):
 
     place: the caption file and the line or image number in it, for error messages.
     image: the name of the image file, relative to the folder of images.
-    captions: the captions, as written.
-    unit: the part of the file that contains one caption, for error messages: "column", "annotation",
-        "sentence" or "caption".
-    numbers: for each caption, the number of its column, annotation and so on, from 1.
+    captions: the captions as written, each after its place: ("a.tsv, line 7, column 3", "A dog .").
     split: the split that the file assigns to the image; None if the file has no splits.
     complete: True if the entry has all captions of the image; False if more entries of the image may follow.
     """
 
     place: str
     image: str
-    captions: tuple[str, ...]
-    numbers: tuple[int, ...]
-    unit: str
+    captions: Sequence[tuple[str, str]]
     split: str | None = None
     complete: bool = True
 
-    def caption_place(self, index: int) -> str:
-        """Return where a caption is in the file, for error messages: "a.tsv, line 7, column 3".
-
-        index: index of the caption in `captions`.
-        """
-        return f"{self.place}, {self.unit} {self.numbers[index]}"
-
 
 def caption_entries(path: Path, format: str | None, encoding: str | None = None) -> Iterator[CaptionEntry]:
-    """Yield the entries of a caption file: images, each with some of its captions.
+    """Return the entries of a caption file: images, each with some of its captions.
 
-    path: the caption file.
-    format: "tsv", "jsonl", "coco" or "karpathy". None: it is detected from the file name and, for .json, from
-        the content.
+    format: a key of FORMATS. None: it is detected from the file name and, for .json, from the content.
     encoding: the encoding of a TSV or JSON lines file; None is UTF-8. JSON is always UTF-8.
     """
     if format is not None and format not in FORMATS:
         raise UnknownName("format of captions", format, FORMATS)
-    if format is None:
-        last = detected_ending(path)
-        if last == ".json":
-            content = _json(path)
-            yield from (coco if "annotations" in content else karpathy)(path, content)
-            return
-        if last not in SUFFIXES:
-            problem = "the format of the captions cannot be detected from the file name"
-            hint = "use --tsv (for TSV and CSV files) or --jsonl, or set data.format"
-            expected = ".tsv, .csv, .txt, .jsonl or .json"
-            raise ArgumentError(message(shown(path), problem, expected=expected, hint=hint))
-        format = SUFFIXES[last]
-    if format in ("tsv", "jsonl"):
-        yield from (tabbed if format == "tsv" else json_lines)(path, encoding)
-    else:
-        yield from FORMATS[format](path)
+    ending = detected_ending(path)
+    kind = format or (ending if ending == ".json" else SUFFIXES.get(ending))
+    if kind is None:
+        problem = "the format of the captions cannot be detected from the file name"
+        hint = "use --tsv (for TSV and CSV files) or --jsonl, or set data.format"
+        expected = ".tsv, .csv, .txt, .jsonl or .json"
+        raise ArgumentError(message(shown(path), problem, expected=expected, hint=hint))
+    if kind in ("tsv", "jsonl"):
+        return (tabbed if kind == "tsv" else json_lines)(path, encoding)
+    content = _json(path)
+    is_coco = kind == "coco" or (kind == ".json" and "annotations" in content)
+    return (coco if is_coco else karpathy)(content, shown(path))
 
 
 def detected_ending(path: Path) -> str:
@@ -130,8 +108,7 @@ def detected_ending(path: Path) -> str:
     >>> detected_ending(Path("captions.TSV.gz")), detected_ending(Path("captions"))
     ('.tsv', '')
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    return suffixes[-1] if suffixes else ""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
@@ -146,9 +123,11 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     split of the image. An image may have several lines if each line has one caption.
     """
     header: list[str] | None = None
-    for number, cells in _cells(path, encoding):
-        place = f"{shown(path)}, line {number}"
-        if number == 1 and cells[0].strip().lower() == "image":
+    csv = is_csv(path) or next(read_lines(path, encoding), "").lower().startswith("image,")
+    for row in column_rows(path, encoding, csv=csv):
+        cells = [valid_cell(cell, shown(path), row.number, encoding) for cell in row.value]
+        place = f"{shown(path)}, line {row.number}"
+        if row.number == 1 and cells[0].strip().lower() == "image":
             header = [cell.strip().lower() for cell in cells]
             if not any(name.startswith("caption") for name in header):
                 problem = f"no column whose name begins with 'caption'; the columns are {', '.join(header)}"
@@ -162,20 +141,16 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
             expected = f"{len(header)}, as in the header line" if header else expected
             raise DataError(message(place, problem, expected=expected))
         names = header or ["image", *["caption"] * (len(cells) - 1)]
-        columns = [at for at, name in enumerate(names) if name.startswith("caption")]
+        captions = [
+            (f"{place}, column {number}", cell)
+            for number, (name, cell) in enumerate(zip(names, cells, strict=True), 1)
+            if name.startswith("caption")
+        ]
         split = cells[names.index("split")].strip() if "split" in names else None
-        image, complete = cells[0].strip(), len(columns) > 1
-        if header is None and not complete and (numbered := NUMBERED.fullmatch(image)):
+        image = cells[0].strip()
+        if header is None and len(captions) == 1 and (numbered := NUMBERED.fullmatch(image)):
             image = numbered[1]
-        captions = tuple(cells[at] for at in columns)
-        yield CaptionEntry(place, image, captions, tuple(at + 1 for at in columns), "column", split, complete)
-
-
-def _cells(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the cells of each line of a TSV or CSV file."""
-    first = "" if is_csv(path) else next(read_lines(path, encoding), "")
-    for row in column_rows(path, encoding, csv=is_csv(path) or first.lower().startswith("image,")):
-        yield row.number, [valid_cell(cell, shown(path), row.number, encoding) for cell in row.value]
+        yield CaptionEntry(place, image, captions, split, len(captions) > 1)
 
 
 def json_lines(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
@@ -190,165 +165,112 @@ def json_lines(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry
         if not line.strip():
             continue
         place = f"{shown(path)}, line {number}"
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise DataError(message(place, f"not valid JSON: {printable(str(error))[:200]}")) from None
-        image = _field(row, "image", str, place)
-        split = _field(row, "split", str, place) if "split" in row else None
+        row = json_object(line, place)
         if ("captions" in row) == ("caption" in row):
             has = "has both" if "caption" in row else "has neither"
             problem = f"the object {has} of the fields 'caption' and 'captions'"
             raise DataError(message(place, problem, expected="exactly one of these two fields"))
-        if "caption" in row:
-            captions = [_field(row, "caption", str, place)]
-        else:
-            listed = _field(row, "captions", list, place)
-            captions = [_typed(text, str, f"{place}, caption {at}") for at, text in enumerate(listed, 1)]
-        numbers = tuple(range(1, len(captions) + 1))
-        yield CaptionEntry(place, image, tuple(captions), numbers, "caption", split, "captions" in row)
+        texts = json_field(row, "captions", list, place) if "captions" in row else [row["caption"]]
+        captions = [
+            (where, json_typed(text, str, where))
+            for where, text in ((f"{place}, caption {at}", text) for at, text in enumerate(texts, 1))
+        ]
+        image = json_field(row, "image", str, place)
+        yield CaptionEntry(place, image, captions, _split(row, place), "captions" in row)
 
 
-def coco(path: Path, content: dict[str, Any] | None = None) -> Iterator[CaptionEntry]:
+def coco(content: Any, name: str) -> Iterator[CaptionEntry]:
     """Yield the entries of a COCO annotation file, in the order of its "images".
 
     {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"id": 7, "image_id": 1, "caption": "..."}]}
 
-    Images without an annotation have an entry without captions.
-
-    content: the parsed file, if the caller has read it; if None, it is read here.
+    Images without an annotation have an entry without captions. `name`: the name of the file.
     """
-    content = _json(path) if content is None else content
-    name = shown(path)
-    images: dict[int | str, str] = {}
-    for number, row in enumerate(_field(content, "images", list, name), 1):
-        place = f"{name}, image {number}"
-        _add_id(images, _identity(row, "id", place), _field(row, "file_name", str, place), place, "image")
-    captions: dict[int | str, list[tuple[str, int]]] = {image: [] for image in images}
-    annotations: dict[int | str, str] = {}
-    for number, row in enumerate(_field(content, "annotations", list, name), 1):
-        place = f"{name}, annotation {number}"
-        caption, image = _field(row, "caption", str, place), _identity(row, "image_id", place)
-        if image not in images:
-            problem = f"the image id {_id_text(image)} is not in the list of images"
+    entries: dict[int | str, CaptionEntry] = {}
+    for place, row in _rows(content, "images", f"{name}, image"):
+        image = _identity(row, "id", place, entries)
+        entries[image] = CaptionEntry(place, json_field(row, "file_name", str, place), [])
+    captions: dict[int | str, list[tuple[str, str]]] = {image: [] for image in entries}
+    known: dict[int | str, bool] = {}
+    for place, row in _rows(content, "annotations", f"{name}, annotation"):
+        caption, image = json_field(row, "caption", str, place), _identity(row, "image_id", place)
+        if image not in entries:
+            problem = f"the image id {printable(str(image))[:80]} is not in the list of images"
             raise DataError(message(place, problem))
         if "id" in row:
-            _add_id(annotations, _identity(row, "id", place), "", place, "annotation")
-        captions[image].append((caption, number))
-    for number, (image, file_name) in enumerate(images.items(), 1):
-        texts = tuple(text for text, _ in captions[image])
-        numbers = tuple(number for _, number in captions[image])
-        yield CaptionEntry(f"{name}, image {number}", file_name, texts, numbers, "annotation")
+            known[_identity(row, "id", place, known)] = True
+        captions[image].append((place, caption))
+    for image, entry in entries.items():
+        yield entry._replace(captions=captions[image])
 
 
-def karpathy(path: Path, content: dict[str, Any] | None = None) -> Iterator[CaptionEntry]:
+def karpathy(content: Any, name: str) -> Iterator[CaptionEntry]:
     """Yield the entries of a file in the layout of Karpathy's splits of Flickr8k, Flickr30k and COCO.
 
     {"images": [{"filename": "a.jpg", "imgid": 0, "split": "train",
                  "sentences": [{"raw": "...", "sentid": 0}]}]}
 
-    The field "filepath" of an image is optional: a folder inside the folder of images.
-
-    content: the parsed file, if the caller has read it; if None, it is read here.
+    The field "filepath" of an image is optional: a folder inside the folder of images. `name`: the name of
+    the file.
     """
-    content = _json(path) if content is None else content
-    name = shown(path)
-    images: dict[int | str, str] = {}
-    sentences: dict[int | str, str] = {}
-    for number, row in enumerate(_field(content, "images", list, name), 1):
-        place = f"{name}, image {number}"
-        image = _field(row, "filename", str, place)
-        if "filepath" in row and (inside := _field(row, "filepath", str, place)):
+    images: dict[int | str, bool] = {}
+    sentences: dict[int | str, bool] = {}
+    for place, row in _rows(content, "images", f"{name}, image"):
+        image = json_field(row, "filename", str, place)
+        if "filepath" in row and (inside := json_field(row, "filepath", str, place)):
             image = f"{inside}/{image}"
         if "imgid" in row:
-            _add_id(images, _identity(row, "imgid", place), image, place, "image")
-        split = _field(row, "split", str, place) if "split" in row else None
-        texts = []
-        for at, sentence in enumerate(_field(row, "sentences", list, place), 1):
-            inner = f"{place}, sentence {at}"
-            texts.append(_field(sentence, "raw", str, inner))
+            images[_identity(row, "imgid", place, images)] = True
+        captions = []
+        for inner, sentence in _rows(row, "sentences", f"{place}, sentence", place):
+            captions.append((inner, json_field(sentence, "raw", str, inner)))
             if "sentid" in sentence:
-                _add_id(sentences, _identity(sentence, "sentid", inner), "", inner, "sentence")
-        yield CaptionEntry(place, image, tuple(texts), tuple(range(1, len(texts) + 1)), "sentence", split)
+                sentences[_identity(sentence, "sentid", inner, sentences)] = True
+        yield CaptionEntry(place, image, captions, _split(row, place))
 
 
-FORMATS: dict[str, Callable[[Path], Iterator[CaptionEntry]]] = {
-    "tsv": tabbed,
-    "jsonl": json_lines,
-    "coco": coco,
-    "karpathy": karpathy,
-}
-"""Name of a format of caption files -> function that yields the entries of a file. Files are UTF-8, plain or
-gzip."""
+FORMATS = ("tsv", "jsonl", "coco", "karpathy")
+"""The formats of caption files. Files are UTF-8, plain or gzip."""
 
 
 def _json(path: Path) -> dict[str, Any]:
     """Read and parse a JSON file, plain or gzip. Raises DataError if the file is too large or damaged."""
-    limit = LIMITS["captions"]
+    name, limit = shown(path), LIMITS["captions"]
     try:
         content = read_limited(path, "captions", named=True)
         if content[:2] == b"\x1f\x8b":
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
-            if len(content) > limit:
-                raise DataError(
-                    message(shown(path), f"the unpacked file is larger than the limit of {limit:,} bytes")
-                )
-        parsed = parse_json(content.removeprefix(b"\xef\xbb\xbf"))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(message(shown(path), f"the gzip data is truncated or damaged ({error})")) from None
-    except OSError as error:
-        raise DataError(
-            message(shown(path), f"the file cannot be read ({error.strerror or error})")
-        ) from None
-    except DataError:
-        raise
-    except ValueError as error:
-        problem = f"the file is not valid JSON: {printable(str(error))[:200]}"
-        hint = 'for one JSON object per line, use format="jsonl"'
-        raise DataError(message(shown(path), problem, hint=hint)) from None
-    return _typed(parsed, dict, shown(path))
+        raise DataError(message(name, f"the gzip data is truncated or damaged ({error})")) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(message(name, f"the file cannot be read ({reason})")) from None
+    if len(content) > limit:
+        raise DataError(message(name, f"the unpacked file is larger than the limit of {limit:,} bytes"))
+    hint = 'for one JSON object per line, use format="jsonl"'
+    return json_object(content.removeprefix(b"\xef\xbb\xbf"), name, hint)
 
 
-def _field(row: Any, name: str, kind: type[T], place: str) -> T:
-    """Return a field of a JSON object; raise DataError if the field is missing or not of the type `kind`.
-
-    place: where the object is in the file, for the error message.
-    """
-    fields = _typed(row, dict, place)
-    if name not in fields:
-        there = printable(", ".join(sorted(map(str, fields))))[:200]
-        raise DataError(message(place, f"the object has no field '{name}'; its fields are {there}"))
-    return _typed(fields[name], kind, f"{place}, field '{name}'")
+def _rows(content: Any, name: str, unit: str, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a list in a field of a JSON object, each after its place, such as "a, image 1"."""
+    rows = json_field(content, name, list, place or unit.rpartition(",")[0])
+    for number, row in enumerate(rows, 1):
+        yield f"{unit} {number}", json_typed(row, dict, f"{unit} {number}")
 
 
-JSON_TYPES: dict[type, str] = {dict: "a JSON object", list: "a list", str: "a string"}
+def _split(row: dict[str, Any], place: str) -> str | None:
+    return json_field(row, "split", str, place) if "split" in row else None
 
 
-def _typed(value: Any, kind: type[T], place: str) -> T:
-    if not isinstance(value, kind):
-        raise DataError(
-            message(place, f"the value is of type {type(value).__name__}", expected=JSON_TYPES[kind])
-        )
-    return value
-
-
-def _identity(row: Any, name: str, place: str) -> int | str:
-    """Return the field `name` of a JSON object. Raise DataError unless it is an integer or a string."""
-    value = _field(row, name, object, place)
+def _identity(row: Any, name: str, place: str, known: Container[int | str] = ()) -> int | str:
+    """Return a field that identifies an object. Raise DataError if it is in `known`, or has another type."""
+    value = json_field(row, name, object, place)
     if isinstance(value, bool) or not isinstance(value, int | str):
         problem = f"the field '{name}' is of type {type(value).__name__}"
         raise DataError(message(place, problem, expected="an integer or a string"))
-    return value
-
-
-def _id_text(value: int | str) -> str:
-    return printable(str(value))[:80]
-
-
-def _add_id(known: dict[int | str, str], value: int | str, name: str, place: str, kind: str) -> None:
     if value in known:
-        raise DataError(message(place, f"the {kind} id {_id_text(value)} occurs twice"))
-    known[value] = name
+        raise DataError(message(place, f"the {name} {printable(str(value))[:80]} occurs twice"))
+    return value
 
 
 PathLike = str | os.PathLike[str]
@@ -486,11 +408,33 @@ def read_captions(
         if value not in CHOICES:
             raise UnknownName(f"value of {name}", value, CHOICES)
     files = checked_paths("read_captions()", paths)
-    collected = _Collected(empty)
-    for path in files:
-        for entry in caption_entries(path, format, encoding):
-            collected.add(entry)
-    images = collected.result(Path(files[0].parent if folder is None else folder), shown_paths(files))
+    entries: dict[str, CaptionEntry] = {}  # the first entry of each image
+    captions: dict[str, list[str]] = {}
+    skipped = 0
+    for entry in itertools.chain.from_iterable(caption_entries(path, format, encoding) for path in files):
+        name = _checked_name(entry)
+        _check_entry(entry, entries.setdefault(name, entry), printable(name)[:200])
+        texts = captions.setdefault(name, [])
+        for place, text in entry.captions:
+            caption = clean(text)
+            if any(character.isalnum() for character in caption):
+                texts.append(caption)
+            elif empty == "error":
+                hint = ("write a caption, delete it, or use ", Setting("read_captions", "empty", "skip"))
+                raise DataError(message(place, "the caption has no words", hint=hint))
+            else:
+                skipped += 1
+    kept = [name for name, texts in captions.items() if texts]
+    images = CaptionedImages(
+        Path(files[0].parent if folder is None else folder),
+        tuple(kept),
+        tuple(tuple(captions[name]) for name in kept),
+        tuple(entries[name].split for name in kept),
+        tuple(entries[name].place for name in kept),
+        shown_paths(files),
+        uncaptioned=tuple(name for name, texts in captions.items() if not texts),
+        empty=skipped,
+    )
     named = frozenset((*images.names, *images.uncaptioned))
     if split is not None:
         chosen = (split,) if isinstance(split, str) else tuple(split)
@@ -501,56 +445,18 @@ def read_captions(
     return _with_files(images, named, missing)
 
 
-class _Collected:
-    """Groups the entries of caption files by image. An entry is an image with some of its captions.
-
-    add() adds one entry; result() returns the images with all their captions.
-    """
-
-    def __init__(self, empty: str):
-        self.on_empty, self.empty = empty, 0
-        self.rows: dict[str, int] = {}
-        self.entries: list[CaptionEntry] = []  # the first entry of each image
-        self.captions: list[list[str]] = []
-
-    def add(self, entry: CaptionEntry) -> None:
-        name = _checked_name(entry)
-        row = self.rows.setdefault(name, len(self.entries))
-        if row == len(self.entries):
-            self.entries.append(entry._replace(image=name, captions=(), numbers=()))
-            self.captions.append([])
-        elif entry.complete or self.entries[row].complete:
-            problem = f"the image {printable(name)[:200]} occurs twice, first in {self.entries[row].place}"
-            expected = "all captions of an image together, or one caption in each line"
-            raise DataError(message(entry.place, problem, expected=expected))
-        elif entry.split != self.entries[row].split:
-            problem = f"the image {printable(name)[:200]} is in two splits"
-            expected = f"the same split as in {self.entries[row].place}"
-            raise DataError(message(entry.place, problem, expected=expected))
-        for at, text in enumerate(entry.captions):
-            caption = clean(text)
-            if any(character.isalnum() for character in caption):
-                self.captions[row].append(caption)
-                continue
-            if self.on_empty == "error":
-                hint = ("write a caption, delete it, or use ", Setting("read_captions", "empty", "skip"))
-                raise DataError(message(entry.caption_place(at), "the caption has no words", hint=hint))
-            self.empty += 1
-
-    def result(self, folder: Path, source: str) -> CaptionedImages:
-        kept = [row for row, captions in enumerate(self.captions) if captions]
-        return CaptionedImages(
-            folder,
-            tuple(self.entries[row].image for row in kept),
-            tuple(tuple(self.captions[row]) for row in kept),
-            tuple(self.entries[row].split for row in kept),
-            tuple(self.entries[row].place for row in kept),
-            source,
-            uncaptioned=tuple(
-                entry.image for entry, texts in zip(self.entries, self.captions, strict=True) if not texts
-            ),
-            empty=self.empty,
-        )
+def _check_entry(entry: CaptionEntry, first: CaptionEntry, name: str) -> None:
+    """Raise DataError if an entry and the first entry of the same image contradict each other."""
+    if entry is first:
+        return
+    if entry.complete or first.complete:
+        problem = f"the image {name} occurs twice, first in {first.place}"
+        expected = "all captions of an image together, or one caption in each line"
+    elif entry.split != first.split:
+        problem, expected = f"the image {name} is in two splits", f"the same split as in {first.place}"
+    else:
+        return
+    raise DataError(message(entry.place, problem, expected=expected))
 
 
 def _checked_name(entry: CaptionEntry) -> str:
@@ -579,11 +485,8 @@ def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImag
     for each in splits:
         if each not in known:
             problem = f"no image is in the split {printable(each)!r}"
-            raise DataError(
-                message(
-                    images.source, problem, expected=f"one of the splits {printable(', '.join(known))[:200]}"
-                )
-            )
+            expected = f"one of the splits {printable(', '.join(known))[:200]}"
+            raise DataError(message(images.source, problem, expected=expected))
     return images.select([row for row, each in enumerate(images.splits) if each in splits])
 
 
@@ -598,13 +501,9 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     missing: "error" raises DataError if an image file is missing, "skip" drops the image.
     """
     if not images.folder.is_dir():
+        problem, similar = "there is no such folder", similar_path(images.folder, folder=True)
         raise DataError(
-            message(
-                shown(images.folder),
-                "there is no such folder",
-                expected="the folder of the images",
-                hint=similar_path(images.folder, folder=True),
-            )
+            message(shown(images.folder), problem, expected="the folder of the images", hint=similar)
         )
     there: set[str] = set()
     for parent in sorted({os.path.dirname(name) for name in images.names}):
@@ -629,7 +528,7 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     )
 
 
-def warn_skipped(path: Path, error: OSError) -> None:
+def _warn_skipped(path: Path, error: OSError) -> None:
     """Warn that a file of an image folder is skipped, such as a symbolic link to itself."""
     warnings.warn(message(shown(path), f"skipped: {error.strerror or error}"), RegardWarning, stacklevel=3)
 
@@ -642,7 +541,7 @@ def _file_names(folder: Path, parent: str) -> Iterator[str]:
                 try:
                     is_file = entry.is_file()
                 except OSError as error:
-                    warn_skipped(folder / parent / entry.name, error)
+                    _warn_skipped(folder / parent / entry.name, error)
                     continue
                 if is_file:
                     yield f"{parent}/{entry.name}" if parent else entry.name
@@ -708,7 +607,7 @@ def _is_image(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError as error:  # for example a symbolic link to itself
-        warn_skipped(path, error)
+        _warn_skipped(path, error)
         return False
 
 

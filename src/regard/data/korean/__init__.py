@@ -3,8 +3,7 @@
 The modules, from letters to the corpus:
 
     lexicon    attaches particles to nouns and endings to verbs; the vocabulary
-    phrases    parts of a sentence, built in both languages at the same time
-    grammar    clauses, by meaning, and the sentences that combine them
+    grammar    phrases, clauses and sentences, built in both languages at the same time
     corpus     generates the examples of each split
 
 An object of the class Dice makes all random choices. The words are in lexicon.toml.

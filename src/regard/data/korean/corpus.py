@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from regard.data.korean.grammar import long_sentence, sentence
-from regard.data.korean.phrases import Dice, Phrase
+from regard.data.korean.grammar import Dice, Phrase, long_sentence, sentence
 from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["Example", "KoreanEnglish", "SPLITS", "korean_english"]

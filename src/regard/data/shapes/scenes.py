@@ -30,6 +30,7 @@ where a captioner should attend.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -287,9 +288,13 @@ def _coverage(shape: str, size: str) -> NDArray[numpy.int32]:
 FUNCTION_WORDS = frozenset({"a", "and", "at", "in", "of", "the"})
 """The words of captions that describe no part of the picture. All other words are content words."""
 
-PLACE_WORDS = {tuple(name.split()): name for name in PLACES}
-RELATION_WORDS = {tuple(name.split()): name for name in RELATIONS}
-"""Words -> name, for all places (PLACE_WORDS) and relations (RELATION_WORDS): ("left", "of") -> "left of"."""
+_OBJECT = f"a (?:(?:{'|'.join(SIZES)}) )?(?:(?:{'|'.join(COLOURS)}) )?(?:{'|'.join(SHAPES)})"
+CLAUSE = re.compile(
+    f"(?P<subject>{_OBJECT})"
+    f"(?: (?P<place>{'|'.join(PLACES)})| (?P<relation>{'|'.join(RELATIONS)}) (?P<object>{_OBJECT}))?"
+    "(?: and |$)"
+)
+"""Matches a clause of a caption, and the word "and" before the next clause."""
 
 
 class Region(NamedTuple):
@@ -441,9 +446,11 @@ class _Statement:
             and all(RELATIONS[name](objects[one], objects[two]) for name, one, two in self.relations)
         )
 
-    def add_words(self, words: Sequence[str], start: int, end: int, *phrases: int) -> None:
-        for at in range(start, end):
-            if words[at] not in FUNCTION_WORDS:
+    def add_words(self, match: re.Match[str], group: str, *phrases: int) -> None:
+        """Add the content words of a group of a match. `phrases`: the noun phrases that they belong to."""
+        first = match.string.count(" ", 0, match.start(group))
+        for at, word in enumerate(match[group].split(), first):
+            if word not in FUNCTION_WORDS:
                 self.content[at] = phrases
 
 
@@ -456,62 +463,20 @@ def _words(caption: str) -> list[str]:
 
 def _parse(words: list[str]) -> _Statement | None:
     """Parse the words of a caption; return None if they do not follow the grammar at the top of this file."""
-    statement = _Statement()
-    at: int | None = -1
-    while at is not None and at < len(words) and (at == -1 or words[at] == "and"):
-        at = _clause(words, at + 1, statement)
-    return statement if at == len(words) else None
-
-
-def _clause(words: list[str], start: int, statement: _Statement) -> int | None:
-    """Parse a clause of a caption, such as "a circle above a square", and add it to the statement.
-
-    words: the words of the whole caption.
-    start: the index of the first word of the clause.
-
-    Returns the index of the first word after the clause; None if the words are not a clause.
-    """
-    at = _object(words, start, statement)
-    if at is None:
-        return None
-    subject = len(statement.phrases) - 1
-    if (found := _longest(words, at, PLACE_WORDS)) is not None:
-        end, place = found
-        statement.places[subject] = place
-        statement.add_words(words, at, end, subject)
-        return end
-    if (found := _longest(words, at, RELATION_WORDS)) is not None:
-        end, relation = found
-        statement.relations.append((relation, subject, subject + 1))
-        statement.add_words(words, at, end, subject, subject + 1)
-        return _object(words, end, statement)
-    return at
-
-
-def _object(words: list[str], start: int, statement: _Statement) -> int | None:
-    if words[start : start + 1] != ["a"]:
-        return None
-    at, attributes = start + 1, []
-    for names in (SIZES, COLOURS):
-        if at < len(words) and words[at] in names:
-            attributes.append(words[at])
-            at += 1
-    if at >= len(words) or words[at] not in SHAPES:
-        return None
-    statement.phrases.append(frozenset((*attributes, words[at])))
-    statement.add_words(words, start, at + 1, len(statement.phrases) - 1)
-    return at + 1
-
-
-def _longest(words: list[str], start: int, names: dict[tuple[str, ...], str]) -> tuple[int, str] | None:
-    """Find the longest place or relation whose words begin at index `start` of a caption.
-
-    names: words -> name of all places, or of all relations.
-
-    Returns the index of the first word after the place or relation, and its name; None if none begins there.
-    """
-    matches = [key for key in names if tuple(words[start : start + len(key)]) == key]
-    if not matches:
-        return None
-    key = max(matches, key=len)
-    return start + len(key), names[key]
+    caption, statement, at = " ".join(words), _Statement(), 0
+    while at < len(caption) or not at:
+        clause = CLAUSE.match(caption, at)
+        if clause is None:
+            return None
+        subject, at = len(statement.phrases), clause.end()
+        for group in ("subject", "object"):
+            if clause[group]:
+                statement.phrases.append(frozenset(clause[group].split()[1:]))
+                statement.add_words(clause, group, len(statement.phrases) - 1)
+        if clause["place"]:
+            statement.places[subject] = clause["place"]
+            statement.add_words(clause, "place", subject)
+        elif clause["relation"]:
+            statement.relations.append((clause["relation"], subject, subject + 1))
+            statement.add_words(clause, "relation", subject, subject + 1)
+    return statement

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from regard.data.tokenizers.morphemes import Morphemes, is_korean
@@ -124,7 +124,7 @@ def _morpheme_kinds(pairs: Iterable[Any], joint: bool) -> tuple[str, str]:
     return source, target
 
 
-def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
+def load_tokenizer(path: str | bytes | os.PathLike[str], *, links: bool = True) -> Tokenizer:
     """Load a tokenizer of any kind from a file that Tokenizer.save() wrote.
 
     links: whether the path may be a symbolic link. Use False for files that you do not trust, e.g. in a run
@@ -136,7 +136,7 @@ def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
     ...     load_tokenizer(f"{folder}/characters.json")
     Characters(size=6)
     """
-    content, place = read_bytes(path, links=links), str(path)
+    content, place = read_bytes(path, links=links), os.fsdecode(path)
     is_json = content.startswith(b"{")
     kind = read_vocabulary(content, place)["kind"] if is_json else subword_kind(content, place)
     return TOKENIZERS[kind].deserialized(content, place)

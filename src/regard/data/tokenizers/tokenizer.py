@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -262,14 +263,14 @@ class Tokenizer(ABC):
         """Whether the tokenizer encodes characters outside its vocabulary as bytes, instead of UNK."""
         return self.uncovered > {UNK}
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | bytes | os.PathLike[str]) -> None:
         """Write the tokenizer to one file. The write is atomic: an interruption leaves no partial file."""
-        write_whole(Path(path), self.serialized())
+        write_whole(Path(os.fsdecode(path)), self.serialized())
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | bytes | os.PathLike[str]) -> Self:
         """Load a tokenizer of this class from a file that save() wrote. Raise DataError if it is damaged."""
-        return cls.deserialized(read_bytes(path), str(path))
+        return cls.deserialized(read_bytes(path), os.fsdecode(path))
 
     def checked(self, tokens: Iterable[int]) -> list[int]:
         """Return the token ids as a list of int. Raise ArgumentError if one is not in the vocabulary."""
@@ -287,15 +288,16 @@ class Tokenizer(ABC):
         return f"{type(self).__name__}(size={self.size})"
 
 
-def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
+def read_bytes(path: str | bytes | os.PathLike[str], *, links: bool = True) -> bytes:
     """Return the content of a file that contains a tokenizer.
 
     links: whether the path may be a symbolic link.
     """
+    name = os.fsdecode(path)
     try:
-        return read_limited(path, "tokenizer", named=links)
+        return read_limited(name, "tokenizer", named=links)
     except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+        raise DataError(message(name, f"cannot be read: {error.strerror}")) from None
 
 
 def read_vocabulary(content: bytes, place: str, kind: str | None = None) -> dict[str, Any]:

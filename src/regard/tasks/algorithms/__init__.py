@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.tasks.algorithms.run import AlgorithmsRun
     from regard.tasks.algorithms.settings import AlgorithmsSettings
-    from regard.tasks.algorithms.task import AlgorithmsTask
+    from regard.tasks.algorithms.task import AlgorithmsRun, AlgorithmsTask
 else:
     import_lazily(__name__)
 

@@ -7,52 +7,78 @@ sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import RenderableType
+from rich.text import Text
 from torch import nn
 
 from regard.data.batch import TapeBatch
-from regard.data.tape_tasks import TapeTask
-from regard.errors import ArgumentError, Setting, message
+from regard.data.progress_bar import advancing
+from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
+from regard.decoding.input_checks import check_load_keywords
+from regard.errors import ArgumentError, RegardError, Setting, message, shown
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
 from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
-from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
+from regard.runs.loaded_run import LoadedRun, with_weights
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, score_table
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
-from regard.tasks.algorithms.data import SequenceSource, named_sizes
-from regard.tasks.algorithms.evaluate import (
-    EVALUATE_OPTIONS,
-    evaluate_algorithms,
-)
-from regard.tasks.algorithms.run import (
-    VIEW_OPTIONS,
-    AlgorithmsRun,
-    solver_of,
-    view_algorithms,
-)
+from regard.runs.run_task import Plan, StoredRun
+from regard.tasks.algorithms.data import SequenceSource, named_sizes, read_sequence
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.settings import AlgorithmsSettings
-from regard.tasks.epoch_plan import training_speed
+from regard.tasks.batched_task import BatchedTask, training_speed
 from regard.training.budget import EVALUATION_PART, RESERVED
+from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Speed, Stopped
+from regard.viewing import Picture
 
-__all__ = ["AlgorithmsTask", "plan_algorithms"]
+__all__ = ["AlgorithmsRun", "AlgorithmsTask", "SizeScores", "optimal_bits", "size_scores"]
 
 BUCKETS = 8
 """Maximum number of padded sequence lengths on a GPU. Each length needs its own CUDA graph."""
 
+TAPE, SLOT = "tape", "slot"
 
-class AlgorithmsTask(RunTask):
+
+class AlgorithmsRun(LoadedRun, SequenceSolver):
+    """A SequenceSolver that was loaded from a run folder, with the settings and the folder of its run."""
+
+    settings: AlgorithmsSettings
+
+    def shown(self) -> dict[str, object]:
+        return {**super().shown(), "task": self.task.name}
+
+
+STEPS = {
+    "copy": 20_000,
+    "repeat-copy": 30_000,
+    "associative-recall": 30_000,
+    "n-grams": 30_000,
+    "priority-sort": 30_000,
+    "overwrite": 20_000,
+}
+"""The default number of training steps, for each task."""
+
+BETA2 = {"associative-recall": 0.999, "overwrite": 0.999}
+"""The default of training.beta2 for tasks in which the model has to look up a query. With this value, these
+tasks converge in fewer steps. For other tasks, the value makes training less stable."""
+
+MOST_SHOWN = 130
+"""Maximum number of steps of the sequence that is printed after an evaluation."""
+
+
+class AlgorithmsTask(BatchedTask):
     """Trains a neural Turing machine, an LSTM or a GRU on generated sequences of one algorithmic task."""
 
     settings_type = AlgorithmsSettings
@@ -68,23 +94,68 @@ class AlgorithmsTask(RunTask):
     best = "bits"
     counted = "answered bits"
     smallest_sizes = MappingProxyType({"inputs": 2, "answers": 1})
-    evaluate_options = EVALUATE_OPTIONS
-    view_options = VIEW_OPTIONS
+    evaluate_options = (
+        CommandOption(
+            "--lengths",
+            "Algorithms: lengths of the sequences to evaluate on, separated by commas, e.g. 20,60,120.",
+            "INT,INT",
+            shown_default="random training lengths, the longest training length, and longer lengths",
+        ),
+        CommandOption(
+            "--repeats",
+            "Algorithms: number of repeats of the sequences to evaluate on; only for repeat-copy.",
+            "INT",
+            int,
+            shown_default="the largest number in training",
+            least=1,
+            most=10_000,
+        ),
+        CommandOption(
+            "--sequences",
+            "Algorithms: number of sequences of each length.",
+            "INT",
+            int,
+            256,
+            least=1,
+            most=1_000_000,
+        ),
+        CommandOption(
+            "--slots",
+            "Algorithms: number of slots of the tape.",
+            "INT",
+            int,
+            shown_default="the number of slots in training",
+            least=1,
+            most=1_000_000,
+        ),
+    )
+    view_options = (
+        CommandOption(
+            "--length",
+            "Algorithms: length of the generated sequence.",
+            "INT",
+            int,
+            shown_default="the longest in training",
+            least=1,
+            most=10_000,
+        ),
+        CommandOption("--sequence", "Algorithms: the sequence to solve, as a JSON object.", "JSON"),
+        CommandOption(
+            "--slot",
+            "Algorithms: number of the slot for --view slot; the first is 0.",
+            "INT",
+            int,
+            shown_default="the slot whose contents were replaced most",
+            least=0,
+            most=1_000_000,
+        ),
+    )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        corpus: SequenceSource,
-        settings: AlgorithmsSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        self._processes = processes or Processes()
-        capture = capture_chosen(settings.training, "", device, self._processes.world)
+    def _set_up(self, device: str) -> None:
+        capture = capture_chosen(self.settings.training, "", device, self._processes.world)
         self._lengths: tuple[int, ...] = ()
-        if capture.chosen or settings.training.compile or device == "cuda":
-            self._lengths = _buckets(corpus)
+        if capture.chosen or self.settings.training.compile or device == "cuda":
+            self._lengths = _buckets(self.corpus)
         self.speed = Speed(max(len(self._lengths), Speed.shapes), ahead=True, capture=capture)
 
     @classmethod
@@ -103,15 +174,70 @@ class AlgorithmsTask(RunTask):
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> AlgorithmsRun:
-        return solver_of(run, device, **options)
+        check_load_keywords(SequenceSolver, options)
+        task = run.settings.data.task()
+        model = cls.build_model(run.settings.model, (task.input_size, task.target_size))
+        return AlgorithmsRun(with_weights(model, run, device), task, **options).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        return evaluate_algorithms(cls, run, options)
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
+        slots = {} if options["slots"] is None else {"slots": options["slots"]}
+        solver: AlgorithmsRun = run.load(cls, **slots)
+        source = SequenceSource(solver.settings.data)
+        chosen = _chosen_sizes(source.task, options)
+        count, left_out = options["sequences"], []
+        scores = [] if chosen else [size_scores(solver, "training lengths", source.mixed(count))]
+        sizes = chosen or [source.task.longest, *source.task.longer]
+        with advancing("evaluating", len(sizes)) as report:
+            for number, each in enumerate(sizes, 1):
+                try:
+                    solver.check(each, "--lengths")
+                except RegardError:
+                    if chosen:
+                        raise
+                    left_out.append(f"{named_sizes(each)} is left out: the tape has too few slots")
+                    continue
+                scores.append(size_scores(solver, named_sizes(each), [source.fixed(count, each)]))
+                report(number)
+        task_name = source.task.name
+        values = {
+            "task": task_name,
+            "bits": scores[0].bits,
+            "wrong_bits": scores[0].wrong_bits,
+            "sizes": [each.to_dict() for each in scores],
+            "notes": left_out,
+        }
+        names = ("sequences of", "count", "bits per sequence", "wrong bits", "all bits right", "optimal bits")
+        rows = [each.cells() for each in scores]
+        table = score_table(rows, names[: max(map(len, rows))])
+        return RunReport.of(
+            solver, f"task {task_name}", values, table, *(Text(note, "dim") for note in left_out)
+        )
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
-        return view_algorithms(cls, run, options, drawing)
+        solver: AlgorithmsRun = run.load(cls)
+        if not solver.has_tape:
+            problem = f"a model with name = {solver.settings.model.name} has no tape"
+            raise ArgumentError(message(shown(run.folder), problem, hint="use a run of the model ntm"))
+        if options["sequence"] is not None:
+            if options["length"] is not None:
+                raise ArgumentError(message("--length", "cannot be combined with --sequence"))
+            solution = solver.solve(read_sequence(options["sequence"], "--sequence"), "--sequence")
+        else:
+            length = {} if options["length"] is None else {"length": options["length"]}
+            (solution,) = solver.generate(1, length)
+        if options["slot"] is not None and drawing.view != SLOT:
+            raise ArgumentError(message("--slot", f"can only be used with --view {SLOT}"))
+        run_on_tape = solution.tape_run()
+        own: dict[str, Callable[[], Picture]] = {
+            TAPE: run_on_tape.picture,
+            SLOT: partial(run_on_tape.slot_picture, options["slot"]),
+            "player": run_on_tape.animation,
+        }
+        return RunView(
+            solution.seen(), default_view=TAPE, default_animation="player", own=own, page=run_on_tape.save
+        )
 
     @classmethod
     def check(cls, settings: AlgorithmsSettings, model: nn.Module | None = None) -> None:
@@ -150,16 +276,34 @@ class AlgorithmsTask(RunTask):
         processes: Processes,
         timed: bool = False,
     ) -> Plan:
-        return plan_algorithms(cls, settings, corpus, device, processes, timed=timed)
+        training, chosen_values = settings.get("training", {}), dict[str, Any]()
+        if corpus.task.name in BETA2 and training.get("beta2") is None:
+            chosen_values["beta2"] = BETA2[corpus.task.name]
+        minutes, steps = training.get("minutes"), training.get("steps")
+        if minutes is None and steps is None and training.get("epochs") is None:
+            steps = STEPS[corpus.task.name]
+            chosen_values["steps"] = steps
+        complete = merged(settings, {"training": chosen_values})
+        chosen = build(cls.settings_type, complete, "the settings")
+        size, rate = chosen.training.batch_size, chosen.training.learning_rate
+        speed = None
+        if timed or minutes is not None:
+            measured = training_speed(cls, complete, corpus, device) if processes.first else 0.0
+            speed = processes.share(measured) * processes.world
+        per_step = sum(corpus.batch(0, number, 1).scored_bits for number in range(20)) / 20 * (size or 1)
+        if minutes is not None and speed is not None:
+            steps = 60 * minutes * (1 - EVALUATION_PART - RESERVED) * speed / per_step
+        elif steps is None:
+            steps = training["epochs"] * corpus.data.epoch_batches
+        seconds = None if speed is None else steps * per_step / speed / (1 - EVALUATION_PART - RESERVED)
+        text = f"plan: batches of {size:,} sequences, learning rate {rate:g}, about {steps:,.0f} steps"
+        return Plan(complete, text, steps / corpus.data.epoch_batches, seconds)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[TapeBatch]:
         length = self.corpus.data.epoch_batches
-        for place in range(start, length):
-            yield self._batch(epoch * length + place)
-
-    def _batch(self, number: int) -> TapeBatch:
         count, rank = self.settings.training.batch_size, self._processes.rank
-        return self.corpus.batch(self.settings.seed, number, count, rank)
+        for number in range(epoch * length + start, (epoch + 1) * length):
+            yield self.corpus.batch(self.settings.seed, number, count, rank)
 
     def len_epoch(self, epoch: int) -> int:
         return self.corpus.data.epoch_batches
@@ -223,10 +367,6 @@ class AlgorithmsTask(RunTask):
         return [solver.solve_batch(source.fixed(1, sizes), sizes)[0]]
 
 
-MOST_SHOWN = 130
-"""Maximum number of steps of the sequence that is printed after an evaluation."""
-
-
 def _fits(model: nn.Module, task: TapeTask, sizes: Mapping[str, int]) -> bool:
     """Return whether the tape has enough slots for sequences of these sizes; True if there is no tape."""
     return not isinstance(model, NeuralTuringMachine) or model.slots >= task.slots(sizes)
@@ -240,67 +380,90 @@ def _buckets(corpus: SequenceSource) -> tuple[int, ...]:
     return tuple(sorted({high - (high - low) * part // BUCKETS for part in range(BUCKETS)}))
 
 
-STEPS = {
-    "copy": 20_000,
-    "repeat-copy": 30_000,
-    "associative-recall": 30_000,
-    "n-grams": 30_000,
-    "priority-sort": 30_000,
-    "overwrite": 20_000,
-}
-"""The default number of training steps, for each task."""
+class SizeScores(NamedTuple):
+    """The scores of a model on sequences of one size.
 
-BETA2 = {"associative-recall": 0.999, "overwrite": 0.999}
-"""The default of training.beta2 for tasks in which the model has to look up a query. With this value, these
-tasks converge in fewer steps. For other tasks, the value makes training less stable."""
-
-
-def plan_algorithms(
-    task: type[RunTask],
-    given: Mapping[str, Any],
-    corpus: SequenceSource,
-    device: str,
-    processes: Processes,
-    *,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set.
-
-    task: the class of the task.
-    given: the settings that the user has set.
-    corpus: generates the training sequences.
-    device: the device on which the training speed is measured.
-    processes: the training processes, one for each device.
-    timed: whether to measure the training speed, to estimate the training time. If the length of the run is
-        set in minutes, the speed is always measured.
+    sizes: the sizes as text, for example "length 20".
+    sequences: number of sequences.
+    bits: mean cross-entropy of a sequence, in bits.
+    wrong_bits: mean number of wrong bits of a sequence.
+    right: fraction of sequences without a wrong bit.
+    optimal_bits: for n-grams, the mean cross-entropy of the optimal Bayesian estimator. No model can be
+        better on average. None for other tasks.
     """
-    training, chosen_values = given.get("training", {}), dict[str, Any]()
-    if corpus.task.name in BETA2 and training.get("beta2") is None:
-        chosen_values["beta2"] = BETA2[corpus.task.name]
-    minutes, steps = training.get("minutes"), training.get("steps")
-    if minutes is None and steps is None and training.get("epochs") is None:
-        steps = STEPS[corpus.task.name]
-        chosen_values["steps"] = steps
-    settings = merged(given, {"training": chosen_values})
-    chosen = build(task.settings_type, settings, "the settings")
-    size, rate = chosen.training.batch_size, chosen.training.learning_rate
-    speed = None
-    if timed or minutes is not None:
-        measured = training_speed(task, settings, corpus, device) if processes.first else 0.0
-        speed = processes.share(measured) * processes.world
-    per_step = sum(built_bits(corpus, number) for number in range(20)) / 20 * (size or 1)
-    if minutes is not None and speed is not None:
-        steps = 60 * minutes * (1 - EVALUATION_PART - RESERVED) * speed / per_step
-    elif steps is None:
-        steps = training["epochs"] * corpus.data.epoch_batches
-    seconds = None if speed is None else steps * per_step / speed / (1 - EVALUATION_PART - RESERVED)
-    text = f"plan: batches of {size:,} sequences, learning rate {rate:g}, about {steps:,.0f} steps"
-    return Plan(settings, text, steps / corpus.data.epoch_batches, seconds)
+
+    sizes: str
+    sequences: int
+    bits: float
+    wrong_bits: float
+    right: float
+    optimal_bits: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dict for JSON, without the optimum if there is none."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of a table row: the sizes, the number of sequences, and the scores as text."""
+        last = () if self.optimal_bits is None else (f"{self.optimal_bits:.2f}",)
+        scores = f"{self.bits:.4f}", f"{self.wrong_bits:.3f}", f"{self.right:.3f}"
+        return (self.sizes, f"{self.sequences:,}", *scores, *last)
 
 
-def built_bits(corpus: SequenceSource, number: int) -> int:
-    """Return the number of scored bits (bits that count in the loss) of one sequence of a training batch.
+def _chosen_sizes(task: TapeTask, options: Mapping[str, Any]) -> list[Sizes]:
+    """Return the sizes that the options --lengths and --repeats select, or [] if both options are missing.
 
-    number: the number of the batch, counted from the start of the run.
+    For example, --lengths 20,60 gives [{"length": 20}, {"length": 60}].
     """
-    return corpus.batch(0, number, 1).scored_bits
+    if options["repeats"] is not None and "repeats" not in task.ranges:
+        raise ArgumentError(message("--repeats", f"sequences of the task {task.name} have no repeats"))
+    if options["lengths"] is None:
+        if options["repeats"] is not None:
+            return [{**task.longest, "repeats": options["repeats"]}]
+        return []
+    parts = [each.strip() for each in options["lengths"].split(",")]
+    if not all(each.isdecimal() and len(each) < 9 for each in parts):
+        problem = f"{options['lengths'][:80]!r} is not a list of numbers"
+        raise ArgumentError(message("--lengths", problem, hint="--lengths 20,60,120"))
+    more = {} if options["repeats"] is None else {"repeats": options["repeats"]}
+    chosen = [{**task.longest, "length": int(each), **more} for each in parts]
+    for each in chosen:
+        task.check_sizes(each, "--lengths")
+    return chosen
+
+
+def size_scores(solver: AlgorithmsRun, name: str, batches: list[TapeBatch]) -> SizeScores:
+    """Return the scores of a model on generated sequences. name: their sizes as text."""
+    model = solver.model
+    if solver.slots is not None and isinstance(model, NeuralTuringMachine):
+        model = _WithSlots(model, solver.slots)
+    with Twins(model):
+        parts = [sequence_bits(model, each) for each in batches]
+    bits = torch.cat([each.bits for each in parts if each is not None]).double()
+    wrong = torch.cat([each.wrong for each in parts if each is not None]).double()
+    optimal = None
+    if isinstance(solver.task, DynamicNGrams):
+        optimal = float(torch.cat([optimal_bits(solver.task, each) for each in batches]).mean())
+    right = float((wrong == 0).double().mean())
+    return SizeScores(name, len(bits), float(bits.mean()), float(wrong.mean()), right, optimal)
+
+
+class _WithSlots(torch.nn.Module):
+    """A neural Turing machine in which the number of slots of the tape differs from training."""
+
+    def __init__(self, machine: NeuralTuringMachine, slots: int):
+        super().__init__()
+        self.machine, self.slots = machine, slots
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.machine(x, self.machine.start(len(x), self.slots))
+
+
+def optimal_bits(task: DynamicNGrams, batch: TapeBatch) -> torch.Tensor:
+    """Return the cross-entropy, in bits, of the optimal Bayesian estimator on each sequence of n-grams, (B,).
+
+    The estimator knows how the sequences are generated. So no model can be better on average.
+    """
+    chances, targets = task.optimal_chances(batch).double(), batch.targets[..., 0].double()
+    right = torch.where(targets > 0.5, chances, 1 - chances)
+    return torch.where(batch.scored, -torch.log2(right), 0.0).sum(1)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.tasks.answering.run import AnsweringRun
     from regard.tasks.answering.settings import AnsweringSettings
-    from regard.tasks.answering.task import AnsweringTask
+    from regard.tasks.answering.task import AnsweringRun, AnsweringTask
 else:
     import_lazily(__name__)
 

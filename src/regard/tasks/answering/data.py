@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from regard.data.story_text import (
     Stories,
     StoryQuestion,
     StoryWords,
-    encode_stories,
     format_of_stories,
     no_questions,
     question_of_json,
@@ -24,11 +22,11 @@ from regard.data.story_text import (
     sentences_of,
     task_of_file,
 )
-from regard.errors import DataError, RegardError, message, shown
-from regard.evaluation.story_report import task_order
-from regard.files.atomic_io import replace
-from regard.files.untrusted import parse_json, read_limited
+from regard.errors import DataError, message, shown
+from regard.evaluation.story_answerer import task_order
 from regard.tasks.answering.settings import AnsweringData
+from regard.tasks.corpus import stored_json
+from regard.tasks.split import Split
 
 __all__ = [
     "StoryCorpus",
@@ -50,26 +48,8 @@ PART = 10
 
 
 @dataclass(frozen=True, eq=False)
-class StorySplit:
-    """The training questions and the validation questions of a run, as text.
-
-    train: the training questions with their stories.
-    valid: the validation questions with their stories.
-
-    is_held_out: whether the validation questions were held out from the training files.
-    """
-
-    train: Stories
-    valid: Stories
-    is_held_out: bool = False
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of the training and the validation questions.
-
-        When a run is resumed, the hashes show whether the files have changed.
-        """
-        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+class StorySplit(Split[Stories]):
+    """The training questions and the validation questions of a run, as text."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -189,55 +169,16 @@ class StoryCorpus:
             self._copies[key] = getattr(self, part).to(device)
         return self._copies[key]
 
-    @classmethod
-    def prepared(cls, split: StorySplit, data: AnsweringData, folder: Path) -> StoryCorpus:
-        """Encode the training and the validation questions with the vocabulary of the run folder.
-
-        If the run folder has no vocabulary, it is created from the training questions and saved.
-
-        split: the questions.
-        data: the settings, of which max_sentences is used.
-        folder: the run folder.
-        """
-        if not (folder / WORDS).exists():
-            words = StoryWords.of(split.train)
-            content = {"answers": list(words.answers), "words": list(words.words)}
-            text = json.dumps(content, ensure_ascii=False, indent=1)
-            replace(folder / WORDS, text.encode() + b"\n")
-        words = load_words(folder)
-        _check_answers(split.train, words)
-        train, valid = (
-            encode_stories(part.questions, words, split.tasks, data.max_sentences)
-            for part in (split.train, split.valid)
-        )
-        return cls(split, words, train, valid, data.max_sentences)
-
-
-def _check_answers(train: Stories, words: StoryWords) -> None:
-    """Raise DataError if a training answer is not in the vocabulary of the run.
-
-    This happens if the vocabulary was copied from another run (--init-from) that has other answers.
-    """
-    for each in train:
-        if words.answer_index(each.answer) == NO_LABEL:
-            problem = f"the model has no answer {str(each.answer)[:80]!r}"
-            raise DataError(message(each.place, problem, hint="start a new run without --init-from"))
-
 
 def load_words(folder: Path) -> StoryWords:
     """Load the vocabulary of a run folder: the answers and the other words.
 
     Raises DataError if its file is missing or damaged.
     """
-    path = folder / WORDS
-    try:
-        content = parse_json(read_limited(path, "json"))
-        return StoryWords(tuple(content["answers"]), tuple(content["words"]))
-    except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
-    except (ValueError, TypeError, KeyError, RegardError):
-        hint = "restore it from a copy of the run"
-        raise DataError(message(str(path), "the vocabulary is damaged", hint=hint)) from None
+    names = "answers", "words"
+    return stored_json(
+        folder / WORDS, "vocabulary", lambda content: StoryWords(*(tuple(content[name]) for name in names))
+    )
 
 
 def read_story(path: str | Path, encoding: str | None = None) -> tuple[str, ...]:

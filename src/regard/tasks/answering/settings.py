@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.tasks.file_options import train_files
 from regard.training.settings import Clash, Section, Training, Weight, Whole
 
-__all__ = ["AnsweringData", "AnsweringSettings", "AnsweringTraining", "OWN_OPTIONS", "story_files"]
+__all__ = ["AnsweringData", "AnsweringSettings", "AnsweringTraining"]
 
 
 class AnsweringData(Section):
@@ -96,29 +96,5 @@ class AnsweringSettings(RunSettings):
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        return OWN_OPTIONS, story_files(options)
-
-
-OWN_OPTIONS = ("jsonl", "valid_jsonl")
-"""The options of `regard train` that story_files() reads."""
-
-
-def story_files(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of section [data] for the options --jsonl and --valid-jsonl of `regard train`.
-
-    options: the values of all command-line options. Only "jsonl" and "valid_jsonl" are used.
-
-    >>> story_files({"jsonl": ["own.jsonl"]})
-    {'train_file': ['own.jsonl'], 'format': 'jsonl'}
-    """
-    names = {"jsonl": "train_file", "valid_jsonl": "valid_file"}
-    data = {name: options[option] for option, name in names.items() if options.get(option)}
-    if not data:
-        return {}
-    for name in data:
-        if options.get(name):
-            option = name.replace("_", "-")
-            problem = f"--{option} and --{option.replace('train-file', 'jsonl').replace('file', 'jsonl')}"
-            expected = "one of them"
-            raise ArgumentError(message("regard train", f"{problem} cannot be combined", expected=expected))
-    return data | {"format": "jsonl"}
+        names = "jsonl", "valid_jsonl"
+        return names, train_files({name: options.get(name) for name in ("train_file", "valid_file", *names)})

@@ -4,43 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy
 import torch
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batch import NO_LABEL, BatchRows, StoryBatch
-from regard.data.story_text import format_of_stories
+from regard.data.line_io import say
+from regard.data.story_text import StoryWords, encode_stories, format_of_stories, read_stories
+from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, DataError, Setting, message
-from regard.evaluation.story_answerer import StoryAnswerer
-from regard.evaluation.story_report import StoryReport, story_report
+from regard.evaluation.story_answerer import StoryAnswerer, StoryReport, story_report
+from regard.layers.memory_hop import STORY_MEMORY
 from regard.layers.sentence_ages import noise_size
 from regard.models.memory_network import MemoryNetwork
 from regard.named_models.memory_networks import StoryModel, build_memory_network
-from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
+from regard.runs.loaded_run import LoadedRun, with_weights
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
-from regard.tasks.answering.data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
-from regard.tasks.answering.evaluate import (
-    EVALUATE_OPTIONS,
-    evaluate_answering,
+from regard.runs.run_task import Plan, StoredRun
+from regard.tasks.answering.data import (
+    WORDS,
+    StoryCorpus,
+    StorySplit,
+    load_words,
+    read_story,
+    read_story_split,
 )
-from regard.tasks.answering.run import VIEW_OPTIONS, AnsweringRun, answerer_of, view_answering
 from regard.tasks.answering.settings import AnsweringSettings
-from regard.tasks.epoch_plan import EpochRules, plan_epochs
+from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
+from regard.tasks.corpus import store_json
+from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_FILE, evaluated_files
+from regard.tasks.picture_outputs import check_page, write_results
+from regard.tasks.split import evenly
+from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.settings import merged
-from regard.training.task import Evaluation, Loss, Speed, Stopped, epoch_generator
+from regard.training.task import Evaluation, Loss, Speed, epoch_generator
+from regard.viewing import Picture, Seen, hops
+from regard.viewing.picture import noted
 
-__all__ = ["AnsweringTask", "StoryRows", "plan_answering"]
+__all__ = ["AnsweringRun", "AnsweringTask", "StoryRows", "view_stored_answer"]
 
 EVALUATED = 1000
 """Number of validation questions of one forward pass."""
+
+MOST_QUESTIONS = 1000
+"""Maximum number of questions to measure faithfulness on."""
+
+MOST_ENTRIES = 100
+"""Maximum number of questions on an HTML page."""
+
+HOPS = "hops"
+
+RULES = EpochRules("questions", batch_size=32, epochs=60, min_steps=2500, max_steps=40_000)
+
+ONE_TASK, SEVERAL_TASKS = 20, 50
+"""The embedding size for one task and for several tasks (Sukhbaatar et al. 2015, section 4.2)."""
+
+LINEAR_PART = 1 / 3
+"""The fraction of all epochs in which an end-to-end network has no softmax (linear start)."""
+
+RATE, NORM = 0.01, 5.0
+"""The learning rate of AdamW, and the norm that gradients are clipped to."""
+
+
+class AnsweringRun(LoadedRun, StoryAnswerer):
+    """A StoryAnswerer that was loaded from a run folder, with the settings and the folder of its run."""
+
+    settings: AnsweringSettings
+
+    def shown(self) -> dict[str, object]:
+        return {**super().shown(), "answers": len(self.words.answers)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +107,7 @@ class StoryRows(BatchRows):
         return len(self.rows)
 
 
-class AnsweringTask(RunTask):
+class AnsweringTask(BatchedTask):
     """Trains a memory network on questions about stories, and evaluates it on the validation questions.
 
     All training questions are copied to the device once, and loss() selects the rows of a batch.
@@ -77,20 +120,13 @@ class AnsweringTask(RunTask):
     counted = "questions"
     files = (WORDS,)
     smallest_sizes = MappingProxyType({"words": 8, "answers": 2, "sentences": 3})
-    evaluate_options = EVALUATE_OPTIONS
-    view_options = VIEW_OPTIONS
+    evaluate_options = (TEST_FILE, JSONL, ENCODING, PAGE, FAITHFULNESS)
+    view_options = (
+        CommandOption("--story", "Answering: file with the story, one sentence per line.", "FILE"),
+        CommandOption("--question", "Answering: the question about the story.", "TEXT"),
+        CommandOption("--encoding", "Answering: the encoding of --story.", "NAME", shown_default="utf-8"),
+    )
     speed = Speed(shapes=4)  # 2 batch sizes (the last is smaller), each with and without softmax
-
-    def __init__(
-        self,
-        model: StoryModel,
-        corpus: StoryCorpus,
-        settings: AnsweringSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        self._processes = processes or Processes()
 
     @classmethod
     def read_data(
@@ -110,7 +146,18 @@ class AnsweringTask(RunTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> StoryCorpus:
-        return StoryCorpus.prepared(data, settings.data, folder)
+        if not (folder / WORDS).exists():
+            words = StoryWords.of(data.train)
+            store_json(folder / WORDS, {"answers": list(words.answers), "words": list(words.words)})
+        words, longest = load_words(folder), settings.data.max_sentences
+        for each in data.train:
+            if words.answer_index(each.answer) == NO_LABEL:  # the words may be a copy (--init-from)
+                problem = f"the model has no answer {str(each.answer)[:80]!r}"
+                raise DataError(message(each.place, problem, hint="start a new run without --init-from"))
+        train, valid = (
+            encode_stories(part.questions, words, data.tasks, longest) for part in (data.train, data.valid)
+        )
+        return StoryCorpus(data, words, train, valid, longest)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: AnsweringSettings) -> tuple[int, ...]:
@@ -124,15 +171,62 @@ class AnsweringTask(RunTask):
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> AnsweringRun:
-        return answerer_of(run, device, **options)
+        check_load_keywords(StoryAnswerer, options)
+        model = cls.build_model(run.settings.model, cls.stored_sizes(run.folder, run.settings))
+        words = load_words(run.folder)
+        return AnsweringRun(with_weights(model, run, device), words, **options).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        return evaluate_answering(cls, run, options)
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
+        check_page(options["page"])
+        answerer: AnsweringRun = run.load(cls)
+        files, form = evaluated_files(options, answerer.settings.data.format)
+        if files:
+            stories = read_stories(files, form, options.get("encoding"))
+            name = stories.name
+        else:
+            split = read_story_split(answerer.settings.data)
+            report_changed_data(run.folder, split.fingerprints)
+            stories, name = split.valid, "the validation questions of the run"
+        errors = answerer.evaluate(stories.questions)
+        if options["page"] is not None:
+            results = list(answerer.stream(stories.questions[:MOST_ENTRIES]))
+            title = f"Answers by {answerer.folder.name}"
+            write_results(options["page"], results, len(stories), "questions", title, name)
+        report = RunReport.of(answerer, name, errors.to_dict(), errors)
+        if not options["faithfulness"]:
+            return report
+        measured = stories.questions[:MOST_QUESTIONS]
+        first = "the first " * (len(stories) > len(measured))
+        say(f"measuring faithfulness on {first}{len(measured):,} questions")
+        erasure = answerer.erase_sentences(measured)
+        better = (
+            f"In {erasure.better:.0%} of the questions, hiding the most attended sentence costs more than "
+            "hiding another sentence. See docs/faithfulness.md."
+        )
+        return report.with_faithfulness(erasure, *([better] if erasure.looked else []))
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
-        return view_answering(cls, run, options, drawing)
+        for name in ("story", "question"):
+            if not options[name]:
+                hint = 'regard view RUN --story FILE --question "..."'
+                raise ArgumentError(message("regard view", f"no {name} is given", hint=hint))
+        sentences = read_story(options["story"], options.get("encoding"))
+        answerer: AnsweringRun = run.load(cls)
+        result = answerer.ask(sentences, options["question"], hide=True)
+
+        def drawn() -> Picture:
+            """Draw the hops. In the terminal, a table of the effects of hiding each sentence follows."""
+            picture = result.picture()
+            assert picture is not None
+            if result.effects is not None and result.effects.sentences:
+                picture.terminal = Group(picture.terminal, Text(), result.effects)
+            return picture
+
+        own = {} if result.picture() is None else {HOPS: drawn}
+        page = partial(result.save, title="A memory network over a story")
+        return RunView(result.seen(), default_view=HOPS, own=own, page=page)
 
     @classmethod
     def check(cls, settings: AnsweringSettings, model: Any = None) -> None:
@@ -146,15 +240,29 @@ class AnsweringTask(RunTask):
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
+    def usual(
+        cls, settings: Mapping[str, Any], corpus: StoryCorpus
+    ) -> tuple[EpochRules, dict[str, Any], int]:
+        model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
+        if _end_to_end(settings):
+            # As in the paper, all stories and sentences are padded to the size of the longest one.
+            model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
+        sgd = settings.get("training", {}).get("optimizer") == "sgd"
+        training = {} if sgd else {"learning_rate": RATE, "max_grad_norm": NORM}
+        return RULES, {"model": model, "training": training}, len(corpus.train)
+
+    @classmethod
     def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: StoryCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        return plan_answering(cls, settings, corpus, device, processes, timed=timed)
+        plan = super().plan(settings, corpus, device, processes, timed)
+        if not _end_to_end(settings) or plan.epochs is None:
+            return plan
+        linear = {"training": {"linear_start": int(LINEAR_PART * plan.epochs)}}
+        complete = merged(plan.settings, linear, settings)
+        start = complete["training"]["linear_start"]
+        text = f", the first {start} without softmax (linear start)" if start else ""
+        return replace(plan, settings=complete, text=f"{plan.text}{text}")
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
         """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
@@ -220,9 +328,7 @@ class AnsweringTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         device = next(self.model.parameters()).device
         encoded, total, correct = self.corpus.on(str(device), "valid"), 0.0, list[bool]()
-        for rows in torch.arange(len(encoded)).split(EVALUATED):
-            if stopping():
-                raise Stopped
+        for rows in unless_stopped(stopping, torch.arange(len(encoded)).split(EVALUATED)):
             batch = encoded.batch(rows)
             total += float(self._known_loss(batch))
             correct += (self.model(batch).argmax(-1) == batch.answers).tolist()
@@ -248,11 +354,14 @@ class AnsweringTask(RunTask):
         some validation questions with their answers and the attention of each hop.
         """
         questions = self.corpus.split.valid.questions
-        count = min(self.settings.evaluation.samples, len(questions))
-        chosen = [questions[(2 * part + 1) * len(questions) // (2 * count)] for part in range(count)]
+        places = evenly(self.settings.evaluation.samples, len(questions))
         answerer = StoryAnswerer(self.model, self.corpus.words)
         tables: list[RenderableType] = [report] if len(report.tasks) > 1 else []
-        return [*tables, *answerer.stream(chosen)]
+        return [*tables, *answerer.stream([questions[place] for place in places])]
+
+
+def _end_to_end(settings: Mapping[str, Any]) -> bool:
+    return settings.get("model", {}).get("name", "end-to-end") == "end-to-end"
 
 
 def check_facts(split: StorySplit) -> None:
@@ -267,41 +376,14 @@ def check_facts(split: StorySplit) -> None:
             raise DataError(message(each.place, problem, hint=hint))
 
 
-RULES = EpochRules("questions", batch_size=32, epochs=60, min_steps=2500, max_steps=40_000)
+def view_stored_answer(seen: Seen) -> RunView | None:
+    """Return the view of a .seen file with the attention of each hop to one story; None for other files."""
+    one_story = len({site.columns for site in seen.sites}) == 1
+    if not one_story or not all(site.role == STORY_MEMORY and len(site.rows) == 1 for site in seen.sites):
+        return None
 
-ONE_TASK, SEVERAL_TASKS = 20, 50
-"""The embedding size for one task and for several tasks (Sukhbaatar et al. 2015, section 4.2)."""
+    def drawn() -> Picture:
+        weights_KS = numpy.concatenate([site.weights.mean(0) for site in seen.sites])
+        return noted(hops(weights_KS, seen.sites[0].columns, title=seen.title), *seen.notes)
 
-LINEAR_PART = 1 / 3
-"""The fraction of all epochs in which an end-to-end network has no softmax (linear start)."""
-
-RATE, NORM = 0.01, 5.0
-"""The learning rate of AdamW, and the norm that gradients are clipped to."""
-
-
-def plan_answering(
-    task: type[RunTask],
-    given: Mapping[str, Any],
-    corpus: StoryCorpus,
-    device: str,
-    processes: Processes,
-    *,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set; see plan_epochs()."""
-    end_to_end = given.get("model", {}).get("name", "end-to-end") == "end-to-end"
-    model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
-    if end_to_end:
-        # As in the paper, all stories and sentences are padded to the size of the longest one.
-        model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
-    sgd = given.get("training", {}).get("optimizer") == "sgd"
-    chosen = {"model": model, "training": {} if sgd else {"learning_rate": RATE, "max_grad_norm": NORM}}
-    counted = len(corpus.train)
-    plan = plan_epochs(task, given, chosen, RULES, corpus, device, processes, counted=counted, timed=timed)
-    if not end_to_end or plan.epochs is None:
-        return plan
-    linear = {"training": {"linear_start": int(LINEAR_PART * plan.epochs)}}
-    settings = merged(plan.settings, linear, given)
-    start = settings["training"]["linear_start"]
-    text = f", the first {start} without softmax (linear start)" if start else ""
-    return replace(plan, settings=settings, text=f"{plan.text}{text}")
+    return RunView(seen, default_view=HOPS, own={HOPS: drawn})

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.tasks.captioning.caption_result import Caption
-    from regard.tasks.captioning.image_captioner import ImageCaptioner
-    from regard.tasks.captioning.run import CaptioningRun
+    from regard.tasks.captioning.image_captioner import Caption, ImageCaptioner
     from regard.tasks.captioning.settings import CaptioningSettings
-    from regard.tasks.captioning.task import CaptioningTask
+    from regard.tasks.captioning.task import CaptioningRun, CaptioningTask
 else:
     import_lazily(__name__)
 

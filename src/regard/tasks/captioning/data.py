@@ -5,22 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from regard.data.batching import EncodedCaptions, encode_captions
 from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_captions
 from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.progress_bar import advancing
 from regard.data.shapes import Scene, render, shapes
 from regard.data.shapes.shapes_corpus import SPLITS
-from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.tokenizer import Lowercased
-from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+from regard.errors import DataError, UnknownName, message, printable, shown
 from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.settings import ImageData
+from regard.tasks.corpus import Corpus
+from regard.tasks.split import Split
 
 __all__ = [
     "CaptionCorpus",
@@ -28,19 +26,13 @@ __all__ = [
     "CaptionSplit",
     "DeviceImages",
     "FeatureCache",
-    "TOKENIZER",
-    "augmentation_of",
     "features_fit",
     "fits_on_device",
-    "load_caption_tokenizer",
     "read_caption_split",
     "read_images",
     "read_shapes",
-    "stored_images",
 ]
 
-TOKENIZER = "text.tokenizer"
-"""Name of the tokenizer file in a run folder."""
 
 PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
 """Sizes of the built-in corpus. PICTURES is the default number of training pictures. There is one validation
@@ -105,31 +97,13 @@ class CaptionData:
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionSplit:
-    """The images of a captioning run with their captions, divided into a training and a validation set.
-
-    train: the training images with their captions.
-    valid: the validation images with their captions.
-    held_out: whether the validation images were taken from the training files. This is done if no validation
-        set is given.
-    """
-
-    train: CaptionData
-    valid: CaptionData
-    held_out: bool = False
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of the training and the validation set, as {"train": hash, "valid": hash}.
-
-        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
-        """
-        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+class CaptionSplit(Split[CaptionData]):
+    """The images of a captioning run with their captions, divided into a training and a validation set."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Messages for the log: the numbers of images and captions, and what was left out."""
-        held = ", held out from the training images" if self.held_out else ""
+        held = ", held out from the training images" if self.is_held_out else ""
         captions = sum(map(len, self.train.captions))
         text = f"{len(self.train):,} training images with {captions:,} captions, "
         remarks = dict.fromkeys((*self.train.remarks, *self.valid.remarks))
@@ -150,7 +124,12 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
         valid_count = min(VALID_PICTURES, max(count // VALID_PART, 1))
         return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid_count))
     assert data.train_file
-    split, valid_split = _splits(data)
+    split, valid_split = data.split, data.valid_split
+    if not (split or valid_split or data.valid_file or data.held_out):
+        known = set(_read(data, data.train_file, data.images, None).splits)
+        named = next((name for name in VALID_SPLITS if name in known), None)
+        if "train" in known and named is not None:
+            split, valid_split = ["train"], [named]
     train = read_images(data, data.train_file, data.images, split)
     if data.valid_file or valid_split:
         folder = data.valid_images or data.images
@@ -162,25 +141,9 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
         raise DataError(message(train.name, problem, hint="set a validation file: --valid-file FILE"))
     # Held-out images are a random sample, because caption files are often sorted by topic.
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
-    return CaptionSplit(train.select(sorted(order[count:])), train.select(sorted(order[:count])), True)
-
-
-def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
-    """Return the names of the training splits and the validation splits, for example (["train"], ["val"]).
-
-    If one of data.split, data.valid_split, data.valid_file and data.held_out is set, the result is
-    (data.split, data.valid_split). Otherwise, the result is "train" and the first name of VALID_SPLITS that
-    occurs in the caption file. If the file has no split "train", or no validation split, the result is (None,
-    None).
-    """
-    if data.split or data.valid_split or data.valid_file or data.held_out:
-        return data.split, data.valid_split
-    assert data.train_file
-    known = set(_read(data, data.train_file, data.images, None).splits) - {None}
-    valid = next((name for name in VALID_SPLITS if name in known), None)
-    if "train" not in known or valid is None:
-        return None, None
-    return ["train"], [valid]
+    return CaptionSplit(
+        train.select(sorted(order[count:])), train.select(sorted(order[:count])), is_held_out=True
+    )
 
 
 def _read(
@@ -212,10 +175,13 @@ def read_images(
     size = data.stored_size
     pixels, kept, errors = decode_files(paths, size, damaged=data.damaged, places=images.places)
     remarks = []
-    if images.uncaptioned:
-        remarks.append(_counted("have no caption and are left out", images.uncaptioned, images.folder))
-    if images.missing:
-        remarks.append(_counted("do not exist and are left out", images.missing, images.folder))
+    for problem, names in (("have no caption", images.uncaptioned), ("do not exist", images.missing)):
+        if names:
+            listed = ", ".join(printable(name)[:80] for name in names[:LISTED])
+            listed += ", ..." if len(names) > LISTED else ""
+            remarks.append(
+                f"{shown(images.folder)}: {len(names):,} images {problem} and are left out: {listed}"
+            )
     if images.empty:
         remarks.append(f"{images.source}: {images.empty:,} captions without words are left out")
     if errors:
@@ -232,12 +198,6 @@ def read_images(
     return CaptionData(
         images.source, chosen.names, chosen.captions, pixels, None, chosen.places, tuple(remarks)
     )
-
-
-def _counted(what: str, names: Sequence[str], folder: Path) -> str:
-    listed = ", ".join(printable(name)[:80] for name in names[:LISTED])
-    more = ", ..." if len(names) > LISTED else ""
-    return f"{shown(folder)}: {len(names):,} images {what}: {listed}{more}"
 
 
 def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
@@ -258,74 +218,14 @@ def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
     return CaptionData(f"shapes, split {split}", names, captions, Pixels(pixels.shape[-1], pixels), scenes)
 
 
-@dataclass(frozen=True, eq=False)
-class CaptionCorpus:
-    """The training and validation data of a captioning run, with captions as text and as token ids.
-
-    split: images and captions for training and validation.
-    tokenizer: the tokenizer of the captions.
-    train: the training captions as token ids.
-    valid: the validation captions as token ids.
-    """
-
-    split: CaptionSplit
-    tokenizer: Tokenizer
-    train: EncodedCaptions
-    valid: EncodedCaptions
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The vocabulary size."""
-        return (self.tokenizer.size,)
+class CaptionCorpus(Corpus):
+    """The training and validation data of a captioning run, with captions as text and as token ids."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A message for the log with the number of truncated training captions. Empty if there are none."""
         count = self.train.truncated
         return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
-
-    @classmethod
-    def encoded(
-        cls, split: CaptionSplit, data: ImageData, folder: Path, lines: int | None = None
-    ) -> CaptionCorpus:
-        """Encode the captions with the tokenizer of the run folder; if it has none, train and save one.
-
-        split: the images and captions of the run.
-        data: the data settings, with the kind and size of the tokenizer and the maximum length.
-        folder: the run folder.
-        lines: maximum number of captions to train the tokenizer on; None for all.
-        """
-        if not (folder / TOKENIZER).exists():
-            texts = [caption for several in split.train.captions for caption in several]
-            texts = [text.lower() for text in texts] if data.lowercase else texts
-            train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines).save(folder / TOKENIZER)
-        tokenizer = load_caption_tokenizer(folder, data)
-        train, valid = (
-            encode_captions(part.captions, tokenizer, longest=data.max_length)
-            for part in (split.train, split.valid)
-        )
-        return cls(split, tokenizer, train, valid)
-
-
-def load_caption_tokenizer(folder: Path, data: ImageData) -> Tokenizer:
-    """Load the caption tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
-    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
-    return Lowercased(tokenizer) if data.lowercase else tokenizer
-
-
-def check_paths(data: ImageData) -> None:
-    """Raise ArgumentError if a folder in data.images or data.valid_images does not exist."""
-    for name in ("images", "valid_images"):
-        for folder in getattr(data, name) or ():
-            if not Path(folder).is_dir():
-                raise ArgumentError(
-                    message(f"data.{name}", f"there is no folder {shown(folder)}", hint="--images FOLDER")
-                )
-
-
-def augmentation_of(data: ImageData, seed: int) -> Augmentation | None:
-    """Return the augmentation of training images in the settings, or None if they are not augmented."""
-    return Augmentation(size=data.size, flip=data.flip, seed=seed) if data.augmented else None
 
 
 CHUNK = 64
@@ -424,31 +324,3 @@ class DeviceImages:
         if self.augmentation is None:
             return centre_crop(self._images[on_device], self.size)
         return self.augmentation.apply(self._images[on_device[:, 0]], on_device[:, 1:])
-
-
-def stored_images(
-    encoder: ImageEncoder,
-    pixels: Pixels,
-    size: int,
-    device: torch.device | str,
-    *,
-    features: bool,
-    augmentation: Augmentation | None = None,
-) -> FeatureCache | DeviceImages | None:
-    """Choose what to store for all images: their feature vectors, the images on a GPU, or nothing.
-
-    Return a FeatureCache or DeviceImages, from which batches are selected by index, or None to store nothing.
-
-    encoder: the image encoder.
-    pixels: the images.
-    size: width and height in pixels of the images that the model reads.
-    device: the device of the model.
-    features: whether the encoder is frozen and the feature vectors fit in memory. Then feature vectors are
-        stored, if `augmentation` is None.
-    augmentation: random crops and flips of training images.
-    """
-    if features and augmentation is None:
-        return FeatureCache(encoder, pixels, size)
-    if pixels.in_memory and fits_on_device(device, 3 * pixels.size**2 * len(pixels)):
-        return DeviceImages(pixels, size, device, augmentation)
-    return None

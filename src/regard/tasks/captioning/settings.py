@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
-from regard.tasks.file_options import FILE_FORMATS, train_files
+from regard.tasks.file_options import FILE_FORMATS, TOKENS, train_files
 from regard.training.command_options import CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
@@ -171,11 +171,6 @@ class CaptioningEvaluation(Section):
     samples: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
-TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary. The weights of a model fit only one vocabulary. So these
-settings must stay the same when a run is resumed, or when a model starts from the weights of another run."""
-
-
 class CaptioningSettings(RunSettings):
     """All settings of a captioning run, as in config.toml.
 
@@ -184,7 +179,7 @@ class CaptioningSettings(RunSettings):
     ('captioner', 'cider', 64)
     """
 
-    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS), "data.image_size")
+    fixed = ("task", "model", *TOKENS, "data.image_size")
     for_outputs = ("task", "model", "data.lowercase", "data.image_size", "data.crop_margin")
     paths = ("train_file", "valid_file", "images", "valid_images")
     no_data_hint = "--train-file captions.tsv --images FOLDER, or --built-in shapes"

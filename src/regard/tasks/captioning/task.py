@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,66 +14,99 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.data.batch import ImageBatch, replace_words
-from regard.data.batching import CaptionBatches
-from regard.data.images import centre_crop
+from regard.data.batching import CaptionBatches, encode_captions
+from regard.data.images import Augmentation, centre_crop
+from regard.data.images.caption_files import SUFFIXES, detected_ending
+from regard.data.images.image_file import Pixels
+from regard.data.progress_bar import advancing
 from regard.decoding import Beam, Greedy, Search
-from regard.errors import ArgumentError, Setting, message, printable
-from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
+from regard.decoding.input_checks import check_load_keywords
+from regard.decoding.search_options import search_of
+from regard.errors import ArgumentError, Setting, UnknownName, message, printable, shown
+from regard.evaluation.bleu import Score
+from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
+from regard.options.attention_options import check_flags, model_arguments
 from regard.roles import CROSS
-from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
+from regard.runs.loaded_run import LoadedRun, with_weights
+from regard.runs.run_commands import (
+    ChosenRun,
+    RunReport,
+    RunView,
+    ViewOptions,
+    report_changed_data,
+    score_table,
+)
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, smallest_model
-from regard.tasks.captioning.caption_result import Caption
+from regard.runs.run_task import StoredRun, smallest_model
+from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.captioning.data import (
-    TOKENIZER,
     CaptionCorpus,
     CaptionData,
     CaptionSplit,
+    DeviceImages,
     FeatureCache,
-    augmentation_of,
-    check_paths,
     features_fit,
-    load_caption_tokenizer,
+    fits_on_device,
     read_caption_split,
-    stored_images,
+    read_images,
+    read_shapes,
 )
-from regard.tasks.captioning.evaluate import (
-    EVALUATE_OPTIONS,
-    evaluate_captioning,
-)
-from regard.tasks.captioning.image_captioner import ImageCaptioner
-from regard.tasks.captioning.run import (
-    VIEW_OPTIONS,
-    CaptioningRun,
-    build_captioner,
-    captioner_of,
-    view_captioning,
-)
+from regard.tasks.captioning.image_captioner import Caption, ImageCaptioner, set_reading
 from regard.tasks.captioning.settings import CaptioningSettings, ImageData
-from regard.tasks.epoch_plan import EpochRules, plan_epochs
-from regard.training.distributed import Processes
+from regard.tasks.corpus import TOKENIZER, text_tokenizer
+from regard.tasks.file_options import (
+    FAITHFULNESS,
+    JSONL,
+    PAGE,
+    SPLIT,
+    TEST_FILE,
+    TSV,
+    evaluated_files,
+)
+from regard.tasks.picture_outputs import check_page, write_results
+from regard.tasks.split import evenly
+from regard.training.command_options import CommandOption
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import few_shapes
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
     RowLosses,
-    add_estimator,
     embedding_features,
-    features_size,
     sampled_loss,
 )
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Stopped
 
-__all__ = [
-    "CaptioningTask",
-    "batch_size",
-    "caption_images",
-    "encoder_defaults",
-    "plan_captioning",
-    "score_captions",
-]
+__all__ = ["CaptioningRun", "CaptioningTask"]
+
+MODELS = {"captioner": Captioner}
+"""The classes of the models for captioning, by name (the setting model.name)."""
+
+MOST_CAPTIONS = 200
+"""Maximum number of captions for the option --faithfulness, and for the HTML page of --page."""
+
+IMAGE = "image"
+
+BATCH_SIZE, LEAST_BATCH, EPOCH_STEPS = 64, 8, 50
+"""The default number of captions per optimizer step is BATCH_SIZE. For a small corpus, it is smaller, so that
+an epoch has EPOCH_STEPS steps, but at least LEAST_BATCH."""
+
+RATE, TUNING_RATE = 2e-3, 3e-4
+"""Default learning rates. RATE: for a new model. TUNING_RATE: for a model that starts from the weights of
+another run."""
+
+CELLS = 8
+"""By default, the feature map of the convolutional encoder has at most CELLS x CELLS cells. Each stage halves
+the height and width of the feature map. The default is the smallest sufficient number of stages."""
+
+AT_ONCE = 250
+"""Number of validation images that are captioned between two checks for Ctrl-C."""
+
+
+class CaptioningRun(LoadedRun, ImageCaptioner):
+    """An ImageCaptioner loaded from a run folder, with the settings and the checkpoint of the run."""
+
+    settings: CaptioningSettings
 
 
 class _Read(NamedTuple):
@@ -84,7 +116,7 @@ class _Read(NamedTuple):
     inputs: Tensor
 
 
-class CaptioningTask(RunTask):
+class CaptioningTask(BatchedTask):
     """Train a captioner on images and captions, and evaluate it on the validation images.
 
     If an image has several captions, each caption is a separate training example. If the image encoder is
@@ -113,52 +145,83 @@ class CaptioningTask(RunTask):
     best = "cider"
     files = (TOKENIZER,)
     smallest_sizes = MappingProxyType({"tokens": 8})
-    evaluate_options = EVALUATE_OPTIONS
-    view_options = VIEW_OPTIONS
+    evaluate_options = (
+        TEST_FILE,
+        TSV,
+        JSONL,
+        CommandOption(
+            "--images",
+            "Captioning: folder of the images of --test-file, --tsv or --jsonl.",
+            "FOLDER",
+            shown_default="from the run",
+        ),
+        SPLIT,
+        CommandOption(
+            "--pictures",
+            "Captioning: number of pictures of the built-in corpus to evaluate on, with --split.",
+            "INT",
+            int,
+            1000,
+            least=1,
+            most=1_000_000,
+        ),
+        PAGE,
+        FAITHFULNESS,
+        CommandOption(
+            "--read",
+            "Captioning with hard attention: attend to the location with the highest score (argmax), to a "
+            "random location (sample), or to all locations, weighted (expectation).",
+            "NAME",
+            shown_default="argmax",
+        ),
+        "beam_size",
+        "length_penalty",
+        "greedy",
+        "max_length",
+    )
+    view_options = (
+        CommandOption("--image", "Captioning: the image file to caption.", "FILE"),
+        "beam_size",
+        "length_penalty",
+        "greedy",
+        "max_length",
+    )
 
-    def __init__(
-        self,
-        model: Captioner,
-        corpus: CaptionCorpus,
-        settings: CaptioningSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        processes, training, data = processes or Processes(), settings.training, settings.data
-        features = 0 if training.estimator is None else features_size(model.target)
-        self._estimator = add_estimator(model, training, features=features, processes=processes)
-        rows, longest = training.batch_size, data.max_length + 1
-        speed, self._shapes = few_shapes(model, training, device, processes.world, longest, fine=False)
-        self.speed = replace(speed, ahead=False)  # other threads decode images already
-        train, valid = corpus.split.train, corpus.split.valid
-        encoder, count = model.image_encoder, len(train) + len(valid)
+    def _set_up(self, device: str) -> None:
+        options, data = self._start(device, self.model.target, fine=False), self.settings.data
+        self.speed = replace(self.speed, ahead=False)  # other threads decode images already
+        train, valid = self.corpus.split.train, self.corpus.split.valid
+        encoder, count = self.model.image_encoder, len(train) + len(valid)
         fits = features_fit(encoder, count, data.size)
-        features, augmentation = encoder.frozen and fits, augmentation_of(data, settings.seed)
-        store = partial(stored_images, encoder, size=data.size, device=device, features=features)
-        self._train_store = store(train.pixels, augmentation=augmentation)
-        self._valid_store = store(valid.pixels)
+        features, augmentation = encoder.frozen and fits, None
+        if data.augmented:
+            augmentation = Augmentation(size=data.size, flip=data.flip, seed=self.settings.seed)
+
+        def stored(pixels: Pixels, augmentation: Augmentation | None) -> FeatureCache | DeviceImages | None:
+            """Return the feature vectors, or the images on a GPU, if batches are selected from them."""
+            if features and augmentation is None:
+                return FeatureCache(encoder, pixels, data.size)
+            if pixels.in_memory and fits_on_device(device, 3 * pixels.size**2 * len(pixels)):
+                return DeviceImages(pixels, data.size, device, augmentation)
+            return None
+
+        self._train_store, self._valid_store = stored(train.pixels, augmentation), stored(valid.pixels, None)
         self._train = CaptionBatches(
-            corpus.train,
+            self.corpus.train,
             train.pixels,
             size=data.size,
             augmentation=augmentation,
             images=self._train_store is None,
             workers=data.workers,
-            tokens=training.batch_tokens,
-            sentences=rows,
-            rounded=() if self._shapes is None else self._shapes.lengths,
-            seed=settings.seed,
-            rank=processes.rank,
-            world=processes.world,
+            **options,
         )
         self._valid = CaptionBatches(
-            corpus.valid,
+            self.corpus.valid,
             valid.pixels,
             size=data.size,
             images=self._valid_store is None,
-            tokens=training.batch_tokens,
-            sentences=rows,
+            tokens=options["tokens"],
+            sentences=options["sentences"],
             shuffle=False,
         )
 
@@ -177,27 +240,101 @@ class CaptioningTask(RunTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> CaptionCorpus:
-        return CaptionCorpus.encoded(data, settings.data, folder, lines)
+        texts = [caption for several in data.train.captions for caption in several]
+        tokenizer, longest = text_tokenizer(folder, settings.data, texts, lines), settings.data.max_length
+        train, valid = (
+            encode_captions(part.captions, tokenizer, longest=longest) for part in (data.train, data.valid)
+        )
+        return CaptionCorpus(data, tokenizer, train, valid)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: CaptioningSettings) -> tuple[int, ...]:
-        return (load_caption_tokenizer(folder, settings.data).size,)
+        return (text_tokenizer(folder, settings.data).size,)
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Captioner:
-        return build_captioner(model, *sizes)
+        if model.name not in MODELS:
+            raise UnknownName("model", model.name, MODELS)
+        known = model_arguments(MODELS[model.name], 1)
+        check_flags(model.name, model.options, known)
+        for option in model.options:
+            if option not in known:
+                raise UnknownName(f"option of {model.name}", option, known)
+        return MODELS[model.name](*sizes, **model.options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> CaptioningRun:
-        return captioner_of(run, device, **options)
+        check_load_keywords(ImageCaptioner, options)
+        settings = run.settings
+        tokenizer = text_tokenizer(run.folder, settings.data)
+        model = with_weights(cls.build_model(settings.model, (tokenizer.size,)), run, device)
+        data = settings.data
+        defaults = {
+            "image_size": data.size,
+            "crop_margin": data.crop_margin,
+            "max_length": data.max_length + 1,
+        }
+        return CaptioningRun(model, tokenizer, **{**defaults, **options}).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        return evaluate_captioning(cls, run, options)
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
+        page: Path | None = options["page"]
+        check_page(page)
+        captioner: CaptioningRun = run.load(cls, search=search_of(options))
+        set_reading(captioner.model, options["read"], "--read")
+        attends = captioner.model.select is not None
+        if not attends and (options["faithfulness"] or page is not None):
+            option = "--faithfulness" if options["faithfulness"] else "--page"
+            problem = 'this captioner has no attention (its setting model.select is "none")'
+            raise ArgumentError(message(option, problem))
+        data = _data(captioner.settings.data, run, options)
+        needs_attention = attends and (data.scenes is not None or options["faithfulness"] or page is not None)
+        with advancing("captioning", len(data)) as reached:
+            look = CROSS if needs_attention else None
+            captions = caption_images(captioner, data, len(data), look, reached)
+        with_words = [each for each in captions[:MOST_CAPTIONS] if each.words]
+        if page is not None:
+            write_results(page, with_words, len(with_words), "images", "Captions", data.name)
+        scores, pointed = score_captions(captions, data)
+        (height, width), digits = captioner.map_size, {"cider": 3, "exact": 3}
+        values: dict[str, Any] = {
+            "images": len(captions),
+            "map": [height, width],
+            **{name: score.value for name, score in scores.items()},
+            "signatures": {name: each.signature for name, each in scores.items() if name != "exact"},
+        }
+        rows = [("images", f"{len(captions):,}", "")]
+        for name, score in scores.items():
+            rows.append((score.name, f"{score.value:.{digits.get(name, 2)}f}", score.signature))
+        if pointed is not None:
+            accuracy, chance, words = pointed
+            values |= {"pointing": accuracy, "pointing_chance": chance, "pointing_words": words}
+            about = f"{words:,} content words; chance {chance:.3f}; map of {height} x {width} cells"
+            rows.append(("pointing", f"{accuracy:.3f}", about))
+        report = RunReport.of(captioner, data.name, values, score_table(rows))
+        return (
+            report.with_faithfulness(captioner.erase_regions(with_words))
+            if options["faithfulness"]
+            else report
+        )
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
-        return view_captioning(cls, run, options, drawing)
+        if not options["image"]:
+            raise ArgumentError(message("regard view", "no image is given", hint="--image FILE"))
+        captioner: CaptioningRun = run.load(cls, search=search_of(options))
+        if captioner.model.select is None:
+            problem = "this captioner has no attention: model.select is none"
+            hint = "choose a run of a captioner with soft or hard attention"
+            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
+        caption: Caption = captioner.caption(options["image"])
+        if not caption.words:
+            raise ArgumentError(message(shown(options["image"]), "the model writes a caption without words"))
+        erasure = captioner.erase_regions([caption])
+        note = erasure.summary()
+        attention = caption.image_attention().noted(note)
+        own = {IMAGE: attention.picture, "player": attention.animation}  # the player is an animation by words
+        return RunView(caption.seen().noted(note), default_view=IMAGE, own=own, page=attention.save)
 
     @classmethod
     def defaults(
@@ -221,7 +358,11 @@ class CaptioningTask(RunTask):
 
     @classmethod
     def check(cls, settings: CaptioningSettings, model: Captioner | None = None) -> None:
-        check_paths(settings.data)
+        for name in ("images", "valid_images"):
+            for folder in getattr(settings.data, name) or ():
+                if not Path(folder).is_dir():
+                    problem = f"there is no folder {shown(folder)}"
+                    raise ArgumentError(message(f"data.{name}", problem, hint="--images FOLDER"))
         select = settings.model.options.get("select", "softmax")
         if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
             problem = f"the doubly stochastic penalty has no effect if model.select is {select!r}"
@@ -245,27 +386,16 @@ class CaptioningTask(RunTask):
             )
 
     @classmethod
-    def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: CaptionCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
-    ) -> Plan:
-        return plan_captioning(cls, settings, corpus, device, processes, timed=timed)
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
-        return self._train.epoch(epoch, start)
+    def usual(
+        cls, settings: Mapping[str, Any], corpus: CaptionCorpus
+    ) -> tuple[EpochRules, dict[str, Any], int]:
+        rate = RATE if settings.get("init_from") is None else TUNING_RATE
+        rules = EpochRules("captions", batch_size(len(corpus.train)))
+        tokens = int(corpus.train.captions.offsets[-1]) + len(corpus.train)  # and one EOS per caption
+        return rules, {"training": {"learning_rate": rate}}, tokens
 
     def close(self) -> None:
         self._train.close()
-
-    def largest_batch(self) -> ImageBatch:
-        return next(iter(self.batches(0, self._train.largest(0))))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
 
     def count(self, batch: ImageBatch) -> int:
         return int(batch.target_lengths.sum())
@@ -274,11 +404,8 @@ class CaptioningTask(RunTask):
         if self._train_store is not None:
             batch = replace(batch, source=self._train_store[batch.source])
         if self._shapes is not None:
-            need = batch.target.shape[1] - 1
-            length = next((each for each in self._shapes.lengths if each >= need), need)
-            tokens = self._shapes.tokens
-            rows = self._shapes.sentences if tokens is None else -(-tokens // length)
-            batch = batch.padded_to(max(rows, len(batch)), 0, length)
+            rows, length = self._shapes.size(len(batch), batch.target.shape[1] - 1)
+            batch = batch.padded_to(rows, 0, length)
         return batch.to(device)
 
     def loss(self, batch: ImageBatch) -> Loss:
@@ -340,31 +467,48 @@ class CaptioningTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         valid, device = self.corpus.split.valid, next(self.model.parameters()).device
         total, tokens = 0.0, 0
-        for batch in self._valid.epoch(0):
-            if stopping():
-                raise Stopped
+        for batch in unless_stopped(stopping, self._valid.epoch(0)):
             if self._valid_store is not None:
                 batch = replace(batch, source=self._valid_store[batch.source])
             moved = batch.to(device)
             total += float(cross_entropy(self.model(moved), moved.targets)[1])
             tokens += self.count(batch)
         scores = {"loss": total / tokens, "perplexity": float(torch.tensor(total / tokens).exp())}
+        captions = self._captions(stopping)
+        scored, pointed = score_captions(captions, valid)
+        scores |= {name: score.value for name, score in scored.items()}
+        shown: list[RenderableType] = []
+        if pointed is not None:
+            scores["pointing"] = pointed.accuracy
+            shown.append(Text(f"pointing accuracy of random cells, for comparison: {pointed.chance:.3f}"))
+        for place in evenly(self.settings.evaluation.samples, len(captions)):
+            text = f"image      {valid.names[place]}\ncaption    {captions[place].text}"
+            shown.append(Text(printable(f"{text}\nreference  {valid.captions[place][0]}", kept="\n")))
+        return Evaluation(scores, shown)
+
+    def _captions(self, stopping: Callable[[], bool]) -> list[Caption]:
+        """Caption the first validation images; raise Stopped as soon as stopping() returns true.
+
+        Attention is recorded only for the built-in corpus, to measure the pointing accuracy.
+        """
+
+        def reached(_: int) -> None:
+            if stopping():
+                raise Stopped
+
+        data, valid, beam = self.settings.data, self.corpus.split.valid, self.settings.evaluation.beam_size
+        search: Search = Greedy() if beam == 1 else Beam(size=beam)
+        longest = data.max_length + 1
+        captioner = ImageCaptioner(
+            self.model,
+            self.corpus.tokenizer,
+            image_size=data.size,
+            max_length=longest,
+            search=search,
+        )
+        look = CROSS if valid.scenes is not None and self.model.select is not None else None
         count = min(self.settings.evaluation.images, len(valid))
-        captions = caption_images(self.model, self.corpus, self.settings, count, self._valid_store, stopping)
-        return score_captions(captions, valid, scores, self.settings.evaluation.samples)
-
-
-BATCH_SIZE, LEAST_BATCH, EPOCH_STEPS = 64, 8, 50
-"""The default number of captions per optimizer step is BATCH_SIZE. For a small corpus, it is smaller, so that
-an epoch has EPOCH_STEPS steps, but at least LEAST_BATCH."""
-
-RATE, TUNING_RATE = 2e-3, 3e-4
-"""Default learning rates. RATE: for a new model. TUNING_RATE: for a model that starts from the weights of
-another run."""
-
-CELLS = 8
-"""By default, the feature map of the convolutional encoder has at most CELLS x CELLS cells. Each stage halves
-the height and width of the feature map. The default is the smallest sufficient number of stages."""
+        return caption_images(captioner, valid, count, look, reached, self._valid_store)
 
 
 def encoder_defaults(model: Mapping[str, Any], size: int) -> dict[str, Any]:
@@ -395,84 +539,87 @@ def batch_size(captions: int) -> int:
     return min(max(captions // EPOCH_STEPS, LEAST_BATCH), BATCH_SIZE)
 
 
-def plan_captioning(
-    task: type[RunTask],
-    given: Mapping[str, Any],
-    corpus: CaptionCorpus,
-    device: str,
-    processes: Processes,
-    *,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set. For the arguments, see plan_epochs()."""
-    rate = RATE if given.get("init_from") is None else TUNING_RATE
-    chosen = {"training": {"learning_rate": rate}}
-    rules = EpochRules("captions", batch_size(len(corpus.train)))
-    counted = _epoch_tokens(corpus)
-    return plan_epochs(task, given, chosen, rules, corpus, device, processes, counted=counted, timed=timed)
-
-
-def _epoch_tokens(corpus: CaptionCorpus) -> int:
-    """Return the number of tokens that the model predicts in one epoch, including one EOS per caption."""
-    return int(corpus.train.captions.offsets[-1]) + len(corpus.train)
-
-
-AT_ONCE = 250
-"""Number of validation images that are captioned between two checks for Ctrl-C."""
-
-
 def caption_images(
-    model: Captioner,
-    corpus: CaptionCorpus,
-    settings: CaptioningSettings,
+    captioner: ImageCaptioner,
+    data: CaptionData,
     count: int,
-    stored: object,
-    stopping: Callable[[], bool],
+    look: str | None,
+    reached: Callable[[int], object],
+    stored: object = None,
 ) -> list[Caption]:
-    """Caption the first `count` validation images; raise Stopped as soon as stopping() returns true.
+    """Caption the first `count` images.
 
-    Attention is recorded only for the built-in corpus, to measure the pointing accuracy.
-
+    look: the attention layers (sites) whose weights are recorded. None records nothing.
+    reached: a function that is called with the number of captions so far, before each batch.
     stored: a FeatureCache, if the feature vectors of the images have been computed already.
     """
-    data, valid, size = settings.data, corpus.split.valid, settings.evaluation.beam_size
-    how: Search = Greedy() if size == 1 else Beam(size=size)
-    captioner = ImageCaptioner(model, corpus.tokenizer, image_size=data.size, max_length=data.max_length + 1)
-    look = CROSS if valid.scenes is not None and model.select is not None else None
     captions = list[Caption]()
     for start in range(0, count, AT_ONCE):
-        if stopping():
-            raise Stopped
+        reached(len(captions))
         rows = torch.arange(start, min(start + AT_ONCE, count))
         features = stored[rows] if isinstance(stored, FeatureCache) else None
-        pixels = centre_crop(valid.pixels[rows], data.size)
-        names = valid.names[start : start + len(rows)]
-        captions += captioner.caption_pixels(names, pixels, how, look, features)
+        pixels = centre_crop(data.pixels[rows], captioner.image_size)
+        names = data.names[start : start + len(rows)]
+        captions += captioner.caption_pixels(names, pixels, captioner.search, look, features)
     return captions
 
 
 def score_captions(
-    captions: Sequence[Caption], valid: CaptionData, losses: Mapping[str, float], samples: int
-) -> Evaluation:
-    """Score generated captions, and return the scores with some captions to print.
+    captions: Sequence[Caption], data: CaptionData
+) -> tuple[dict[str, Score], Pointing | None]:
+    """Score the captions of the first images of `data`: CIDEr-D and BLEU.
 
-    captions: the captions of the first images of `valid`, in order.
-    losses: scores that are already known, such as the loss. The result contains them too.
-    samples: number of captions to print.
+    For the built-in corpus, there are two more scores: the fraction of captions that describe their picture
+    correctly, and, if attention was recorded, how often a word attends most to the object that it names.
     """
     texts, count = [each.text for each in captions], len(captions)
-    found = caption_scores(texts, valid.captions[:count])
-    scores = {**losses, **{name: score.value for name, score in found.items()}}
-    shown: list[RenderableType] = []
-    if valid.scenes is not None:
-        scenes = valid.scenes[:count]
-        scores["exact"] = exact_captions(texts, scenes)
-        if captions and captions[0].weights is not None:
+    scores, pointed = caption_scores(texts, data.captions[:count]), None
+    if data.scenes is not None:
+        scenes = data.scenes[:count]
+        exact = exact_captions(texts, scenes)
+        scores["exact"] = Score("exact", exact, "captions that are true of the picture")
+        if any(each.weights is not None for each in captions):
             pointed = pointing(texts, [each.weights for each in captions], scenes)
-            scores["pointing"] = pointed.accuracy
-            shown.append(Text(f"pointing accuracy of random cells, for comparison: {pointed.chance:.3f}"))
-    samples = min(samples, count)
-    for place in ((2 * part + 1) * count // (2 * samples) for part in range(samples)):
-        text = f"image      {valid.names[place]}\ncaption    {texts[place]}"
-        shown.append(Text(printable(f"{text}\nreference  {valid.captions[place][0]}", kept="\n")))
-    return Evaluation(scores, shown)
+    return scores, pointed
+
+
+def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:
+    """Read the images to evaluate on, with their captions.
+
+    The images are selected by --test-file, --tsv, --jsonl or --split. Without these options, they are the
+    validation images of the run.
+    """
+    (files, kind), split = evaluated_files(options, data.format), options["split"]
+    if options["test_file"] and _endings_decide(files, data.train_file or ()):
+        kind = None
+    folder = [options["images"]] if options["images"] else None
+    if folder and not files:
+        raise ArgumentError(message("--images", "is used only with --test-file, --tsv or --jsonl"))
+    if data.built_in and not files:
+        return read_shapes(split or "valid", options["pictures"])
+    if not files and split is None:
+        read = read_caption_split(data)
+        report_changed_data(run.folder, read.fingerprints)
+        return replace(read.valid, name=f"{read.valid.name}, validation images")
+    chosen = files or data.train_file or ()
+    settings = data.model_copy(update={"format": kind})
+    named = None if split is None else [split]
+    images = read_images(settings, chosen, folder or data.images, named)
+    return images if split is None else replace(images, name=f"{images.name}, split {printable(split)}")
+
+
+def _endings_decide(files: Sequence[str], train_files: Sequence[str]) -> bool:
+    """Return whether the format of caption files is detected from their names, as in `regard train`.
+
+    Otherwise, they have the format of the training files: if a name has no known ending, or if all files end
+    like the training files. JSON lines in a file named .json, for example, cannot be detected.
+
+    files: the files of --test-file.
+    train_files: the caption files of the training set.
+
+    >>> _endings_decide(["a.jsonl"], ["b.tsv"]), _endings_decide(["a.json"], ["b.json"])
+    (True, False)
+    """
+    endings = {detected_ending(Path(each)) for each in files}
+    trained = {detected_ending(Path(each)) for each in train_files}
+    return endings <= {*SUFFIXES, ".json"} and endings != trained

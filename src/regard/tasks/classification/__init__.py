@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.tasks.classification.run import ClassificationRun
     from regard.tasks.classification.settings import ClassificationSettings
-    from regard.tasks.classification.task import ClassificationTask
+    from regard.tasks.classification.task import ClassificationRun, ClassificationTask
 else:
     import_lazily(__name__)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy
 
-from regard.data.batching import EncodedTexts, encode_texts
 from regard.data.labelled_text import (
     MANY,
     ClassBalance,
@@ -22,56 +20,38 @@ from regard.data.labelled_text import (
     likely_columns,
     read_labelled,
 )
-from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.tokenizer import Lowercased
-from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable, shell_word
-from regard.files.atomic_io import replace
-from regard.files.untrusted import parse_json, read_limited
+from regard.errors import ArgumentError, DataError, message, printable, shell_word
 from regard.tasks.classification.settings import ClassificationData
+from regard.tasks.corpus import Corpus, stored_json
+from regard.tasks.split import Split
 
 __all__ = [
     "LABELS",
     "LabelledCorpus",
     "LabelledSplit",
-    "TOKENIZER",
     "check_files",
     "check_header_lines",
     "check_unknown_header",
     "hold_out_texts",
     "load_labels",
-    "load_text_tokenizer",
     "read_labelled_split",
 ]
 
-TOKENIZER, LABELS = "text.tokenizer", "labels.json"
-"""Files in a run folder: the tokenizer, and the list of classes, in the order of the outputs of the model."""
+LABELS = "labels.json"
+"""File in a run folder: the list of classes, in the order of the outputs of the model."""
 
 LISTED = 5
 """Maximum number of classes in the log message about classes with only one training text."""
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledSplit:
+class LabelledSplit(Split[LabelledTexts]):
     """The labelled texts of a classification run.
 
-    train: the training texts with their labels.
-    valid: the validation texts with their labels.
     labels: the classes, that is, the different labels of the training texts.
-    is_held_out: whether the validation texts were held out from the training files.
     """
 
-    train: LabelledTexts
-    valid: LabelledTexts
-    labels: Labels
-    is_held_out: bool = False
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of the training and the validation set, as {"train": hash, "valid": hash}.
-
-        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
-        """
-        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+    labels: Labels = field(kw_only=True)
 
     @property
     def notes(self) -> tuple[str | ClassBalance, ...]:
@@ -109,7 +89,7 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
     if data.valid_file:
         check_unknown_header(valid, labels, data.format)
     valid.label_indices(labels)
-    return LabelledSplit(train, valid, labels, is_held_out=not data.valid_file)
+    return LabelledSplit(train, valid, is_held_out=not data.valid_file, labels=labels)
 
 
 def _check_labels(texts: LabelledTexts, data: ClassificationData) -> None:
@@ -160,15 +140,11 @@ def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
     if isinstance(data.label, str) or counts.total() < MANY or len(headers) != 1 or min(others) == 1:
         return
     for row in numpy.flatnonzero(train.lines == 1).tolist():
-        text = train[row]
-        names = [text.label, text.first, *(() if text.second is None else (text.second,))]
-        kind = format_of(Path(data.train_file[train.files[row]]), data.format)
-        if kind == "tsv" and text.label in headers and all(len(name.split()) == 1 for name in names):
-            listed = ",".join(printable(name)[:80] for name in names)
-            label = printable(text.label)[:80]
-            problem = f"the line looks like a header: no other line has the label {label!r}"
-            hint = f"name the columns, --columns {listed}, or remove the line"
-            raise DataError(message(train.place(row), problem, hint=hint))
+        label = train.labels[row]
+        names = _column_names(train, row, data.format) if label in headers else ""
+        if names:
+            problem = f"no other line has the label {printable(label)[:80]!r}"
+            raise _header_error(train.place(row), problem, names)
 
 
 def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | None) -> None:
@@ -181,16 +157,25 @@ def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | Non
     format: "tsv", "jsonl" or "label-first". None: the format is detected from the file names.
     """
     for row in numpy.flatnonzero(texts.lines == 1).tolist():
-        text = texts[row]
-        names = [text.label, text.first, *(() if text.second is None else (text.second,))]
-        kind = format_of(Path(texts.file_names[texts.files[row]]), format)
-        if kind == "tsv" and text.label not in labels and all(len(name.split()) == 1 for name in names):
-            label = printable(text.label)[:80]
-            problem = f"the line looks like a header: the label {label!r} does not occur in the training data"
-            listed = ",".join(printable(name)[:80] for name in names)
-            hint = f"name the columns, --columns {listed}, or remove the line"
-            expected = f"one of {labels.listed()}"
-            raise DataError(message(texts.place(row), problem, expected=expected, hint=hint))
+        label = texts.labels[row]
+        names = _column_names(texts, row, format) if label not in labels else ""
+        if names:
+            problem = f"the label {printable(label)[:80]!r} does not occur in the training data"
+            raise _header_error(texts.place(row), problem, names, f"one of {labels.listed()}")
+
+
+def _column_names(texts: LabelledTexts, row: int, format: str | None) -> str:
+    """Return the columns of a line of a TSV file as the value of --columns, if they may be names, else ""."""
+    text = texts[row]
+    names = [text.label, text.first, *(() if text.second is None else (text.second,))]
+    kind = format_of(Path(texts.file_names[texts.files[row]]), format)
+    single = kind == "tsv" and all(len(name.split()) == 1 for name in names)
+    return ",".join(printable(name)[:80] for name in names) if single else ""
+
+
+def _header_error(place: str, problem: str, names: str, expected: str = "") -> DataError:
+    hint = f"name the columns, --columns {names}, or remove the line"
+    return DataError(message(place, f"the line looks like a header: {problem}", expected=expected, hint=hint))
 
 
 def _are(count: int, unit: str) -> str:
@@ -234,21 +219,13 @@ def check_files(data: ClassificationData) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledCorpus:
+class LabelledCorpus(Corpus):
     """The data of a classification run: the labelled texts as token ids.
 
-    split: the texts before they were encoded.
-    tokenizer: the tokenizer of the run.
     labels: the classes, in the order of the outputs of the model.
-    train: the training texts as token ids.
-    valid: the validation texts as token ids.
     """
 
-    split: LabelledSplit
-    tokenizer: Tokenizer
     labels: Labels
-    train: EncodedTexts
-    valid: EncodedTexts
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -265,59 +242,10 @@ class LabelledCorpus:
             if count
         )
 
-    @classmethod
-    def prepared(
-        cls, split: LabelledSplit, data: ClassificationData, folder: Path, lines: int | None = None
-    ) -> LabelledCorpus:
-        """Encode the texts with the tokenizer and the labels of the run folder.
-
-        If the run folder has no tokenizer or no labels, they are created from the training texts and saved.
-
-        split: the labelled texts of the run.
-        data: the data settings, with the kind and size of the tokenizer and the maximum length.
-        folder: the run folder.
-        lines: maximum number of texts to train the tokenizer on; None for all.
-        """
-        if not (folder / TOKENIZER).exists():
-            texts = split.train.texts
-            texts = tuple(text.lower() for text in texts) if data.lowercase else texts
-            with naming_place("data.vocab_size (--vocab-size)"):
-                tokenizer = train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines)
-            tokenizer.save(folder / TOKENIZER)
-        if not (folder / LABELS).exists():
-            content = json.dumps({"labels": list(split.labels)}, ensure_ascii=False, indent=1)
-            replace(folder / LABELS, content.encode() + b"\n")
-        tokenizer, labels = load_text_tokenizer(folder, data), load_labels(folder)
-        for row, label in enumerate(split.train.labels):
-            # labels.json may be older than the data, or a copy from another run (--init-from).
-            if label not in labels:
-                problem = f"the classifier has no class {printable(label)[:80]!r}"
-                expected = f"one of {labels.listed()}"
-                hint = "leave it out with data.ignore, or start a new run without --init-from"
-                raise DataError(message(split.train.place(row), problem, expected=expected, hint=hint))
-        encoded = [
-            encode_texts(texts, labels, tokenizer, longest=data.max_length)
-            for texts in (split.train, split.valid)
-        ]
-        return cls(split, tokenizer, labels, *encoded)
-
-
-def load_text_tokenizer(folder: Path, data: ClassificationData) -> Tokenizer:
-    """Load the tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
-    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
-    return Lowercased(tokenizer) if data.lowercase else tokenizer
-
 
 def load_labels(folder: Path) -> Labels:
     """Load the list of classes from a run folder; raise DataError if the file is missing or damaged."""
-    path = folder / LABELS
-    try:
-        return Labels(tuple(parse_json(read_limited(path, "json"))["labels"]))
-    except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
-    except (ValueError, TypeError, KeyError, RegardError):
-        hint = "restore it from a copy of the run"
-        raise DataError(message(str(path), "the list of labels is damaged", hint=hint)) from None
+    return stored_json(folder / LABELS, "list of labels", lambda content: Labels(tuple(content["labels"])))
 
 
 PART, MOST = 10, 2000

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
-from regard.tasks.file_options import train_files
+from regard.tasks.file_options import TOKENS, train_files
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
 __all__ = ["FILE_OPTIONS", "ClassificationSettings", "labelled_columns", "labelled_files"]
@@ -91,12 +91,6 @@ class ClassificationEvaluation(Section):
     samples: Annotated[int, Field(ge=0, le=100_000)] = 3
 
 
-TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary of the tokenizer. The weights of a model fit only one
-vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
-weights of another run."""
-
-
 class ClassificationSettings(RunSettings):
     """All settings of a classification run, as in config.toml.
 
@@ -105,7 +99,7 @@ class ClassificationSettings(RunSettings):
     ('lstm', 'accuracy', 'word')
     """
 
-    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
+    fixed = ("task", "model", *TOKENS)
     for_outputs = ("task", "model", "data.lowercase", "data.max_length")
     no_data_hint = "--train-file train.tsv, a file of labels and texts"
     next_command = 'regard classify {run} --text "..." --draw'

@@ -2,73 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Group
 from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batch import NO_LABEL, LabelledBatch
-from regard.data.batching import LabelledBatches
-from regard.data.labelled_text import LabelledText
-from regard.errors import ArgumentError, Setting, list_item, message
-from regard.evaluation.classification import Classification
-from regard.evaluation.classification_report import ClassificationReport, classification_report
-from regard.evaluation.text_classifier import TextClassifier
+from regard.data.batching import LabelledBatches, encode_texts
+from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
+from regard.data.line_io import say
+from regard.decoding.input_checks import check_load_keywords
+from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable, shown
+from regard.evaluation.classification import DRAWN, SIDES, Classification
+from regard.evaluation.classification_report import classification_report
+from regard.evaluation.classifier_erasure import erase_words
+from regard.evaluation.text_classifier import Line, TextClassifier
+from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.models.classifier import Classifier
 from regard.named_models.classifiers import build_classifier
-from regard.runs.run_commands import ChosenRun, RunReport, ViewOptions
+from regard.runs.loaded_run import LoadedRun, with_weights
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import StoredRun
+from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.classification.data import (
     LABELS,
-    TOKENIZER,
     LabelledCorpus,
     LabelledSplit,
     check_files,
     check_header_lines,
+    check_unknown_header,
     load_labels,
-    load_text_tokenizer,
     read_labelled_split,
 )
-from regard.tasks.classification.evaluate import (
-    EVALUATE_OPTIONS,
-    evaluate_classification,
+from regard.tasks.classification.settings import (
+    FILE_OPTIONS,
+    ClassificationData,
+    ClassificationSettings,
+    labelled_columns,
 )
-from regard.tasks.classification.run import (
-    VIEW_OPTIONS,
-    ClassificationRun,
-    ClassificationView,
-    classifier_of,
-    view_classification,
+from regard.tasks.corpus import TOKENIZER, store_json, text_tokenizer
+from regard.tasks.file_options import (
+    COLUMNS,
+    ENCODING,
+    FAITHFULNESS,
+    FIELDS,
+    JSONL,
+    PAGE,
+    TEST_FILE,
+    TSV,
+    evaluated_files,
 )
-from regard.tasks.classification.settings import ClassificationSettings
-from regard.tasks.epoch_plan import EpochRules, plan_epochs
-from regard.tasks.sample_texts import spread_by_length
-from regard.training.distributed import Processes
+from regard.tasks.picture_outputs import check_page, write_results
+from regard.tasks.split import spread_by_length
+from regard.training.command_options import CommandOption
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes, few_shapes
 from regard.training.sampled_loss import (
-    SAMPLED,
     RowLosses,
-    add_estimator,
     embedding_features,
-    features_size,
     sampled_loss,
 )
 from regard.training.settings import merged
-from regard.training.task import Evaluation, Loss, Stopped
+from regard.training.task import Evaluation, Loss
+from regard.viewing import Picture, shaded
+from regard.viewing.picture import noted
 
-__all__ = ["ClassificationTask", "plan_classification"]
+__all__ = ["ClassificationRun", "ClassificationTask", "ClassificationView"]
+
+LEAST_SCALE = 0.01
+"""Minimum of the colour scale of the view "erasure". The shade of a word shows how much the probability
+decreases without the word. The darkest shade is the largest decrease, or LEAST_SCALE if this is larger. So no
+word looks important if all decreases are small."""
+
+TOKENS_PER_BATCH = 4096
+"""Default of --batch-tokens."""
+
+MOST_TEXTS = 1000
+"""Maximum number of texts, or pairs, for which faithfulness is measured. This is slow: each text is
+classified 9 times."""
+
+MOST_ENTRIES = 300
+"""Maximum number of texts on an HTML page."""
+
+ERASURE = "erasure"
+
+BETWEEN = 12.0
+"""Distance between the two texts of a pair, in points."""
 
 
-class ClassificationTask(RunTask):
+WIDTH = 128
+"""The default width of recurrent models (size of their states). A Transformer has its own default size."""
+
+RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
+"""Default dropout and learning rate of a recurrent model of width WIDTH: for single texts (False) and for
+pairs of texts (True)."""
+
+TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
+"""Learning rates. TRANSFORMER_RATE: for a Transformer with random initial weights. TUNING_RATE: for any model
+that starts from the weights of another run."""
+
+
+class ClassificationRun(LoadedRun, TextClassifier):
+    """A TextClassifier that was loaded from a run folder, with the settings and the folder of its run."""
+
+    settings: ClassificationSettings
+
+    @property
+    def json_fields(self) -> tuple[str, ...]:
+        """The names of the JSON fields with the text and, for pairs, the second text.
+
+        The settings data.text and data.second are used if they are names (not numbers). Otherwise, the names
+        are "text" and "second".
+        """
+        data = self.settings.data
+        columns = {"text": data.text, "second": data.second} if self.model.pairs else {"text": data.text}
+        return tuple(column if isinstance(column, str) else name for name, column in columns.items())
+
+    def shown(self) -> dict[str, object]:
+        return {**super().shown(), "labels": list(self.labels)}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationView(RunView):
+    """What `regard view` draws for a classifier: the attention for one text or pair of texts.
+
+    result: the predicted class of the text, with the attention.
+    effects: how much the probability of the predicted class decreases without each word.
+    """
+
+    result: Classification
+    effects: WordEffects
+    default_view: str = field(default="shaded", kw_only=True)
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw the view options.view. In the terminal, also show the effect of hiding each word."""
+        view = options.view or self.default_view
+        if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
+            drawn = self._texts(view)
+        else:
+            if len(self.result.texts) > 1 and options.site is None:
+                sites = ", ".join(each.name for each in self.seen.sites)
+                problem = "a pair has two texts, each with its own attention"
+                expected = f"the option --site with one of {sites}"
+                raise ArgumentError(message(f"--view {view}", problem, expected=expected))
+            drawn = super().picture(options)
+        drawn.terminal = Group(drawn.terminal, Text(), self.effects)
+        return drawn
+
+    def _texts(self, view: str) -> Picture:
+        """Draw each text with shaded words.
+
+        If `view` is ERASURE, the shade of a word shows the effect of hiding the word. Otherwise, the shade
+        shows the attention weight of the word.
+        """
+        label, parts = printable(str(self.result.label)), []
+        for side, read in zip(SIDES, self.result.texts, strict=False):
+            words = read.words[:DRAWN]
+            values = read.weights if view != ERASURE else self.effects.decreases(side, len(words))
+            if values is not None and words:
+                name = side if len(self.result.texts) > 1 else label
+                most = max(LEAST_SCALE, *values[:DRAWN]) if view == ERASURE else None
+                parts.append(shaded([values[:DRAWN]], [name], words, most=most))
+        drawn = parts[0]
+        bottom = drawn.frames[0].bounds[3]
+        for part in parts[1:]:
+            bounds = part.frames[0].bounds
+            drawn.frames[0].put(part.frames[0], 0.0, bottom + BETWEEN - bounds[1])
+            bottom += BETWEEN + bounds[3] - bounds[1]
+        drawn.terminal = Group(*(part.terminal for part in parts))
+        chances = ", ".join(f"{list_item(name)} {chance:.3f}" for name, chance in self.result.ranked[:5])
+        about = "shaded by the weights of the pooling"
+        if view == ERASURE:
+            about = "shaded by how much the probability decreases without the word"
+        drawn.frames[0].head(chances, about)
+        drawn.terminal = Group(Text(chances, "bold"), drawn.terminal)
+        return noted(drawn, *self.seen.notes)
+
+
+class ClassificationTask(BatchedTask):
     """Trains a classifier on labelled texts, or pairs of texts, and evaluates it on the validation texts."""
 
     model: Classifier
@@ -78,39 +196,34 @@ class ClassificationTask(RunTask):
     counted = "texts"
     files = (TOKENIZER, LABELS)
     smallest_sizes = MappingProxyType({"tokens": 8, "classes": 2})
-    evaluate_options = EVALUATE_OPTIONS
-    view_options = VIEW_OPTIONS
+    evaluate_options = (
+        TEST_FILE,
+        TSV,
+        JSONL,
+        COLUMNS,
+        FIELDS,
+        ENCODING,
+        PAGE,
+        FAITHFULNESS,
+        "batch_tokens",
+    )
+    view_options = (
+        "text",
+        CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
+    )
 
-    def __init__(
-        self,
-        model: Classifier,
-        corpus: LabelledCorpus,
-        settings: ClassificationSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        processes, training = processes or Processes(), settings.training
-        tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
-        self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
-        reason = "" if self._estimator is None else SAMPLED
-        rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
-        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, reason)
-        options: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
-        self._train = LabelledBatches(
-            corpus.train,
-            **options,
-            sentences=rows,
-            rounded=() if self._shapes is None else self._shapes.lengths,
-            seed=settings.seed,
-            rank=processes.rank,
-            world=processes.world,
-        )
-        self._valid = LabelledBatches(corpus.valid, **options, sentences=rows, shuffle=False)
-        balance = corpus.split.train.balance(corpus.labels)
+    def _set_up(self, device: str) -> None:
+        options = self._start(device, *[self.model.embedding] * (2 if self.model.pairs else 1))
+        if options["tokens"] is None:
+            del options["tokens"]
+        self._train = LabelledBatches(self.corpus.train, **options)
+        shared = {name: options[name] for name in ("tokens", "sentences") if name in options}
+        self._valid = LabelledBatches(self.corpus.valid, **shared, shuffle=False)
+        training = self.settings.training
+        balance = self.corpus.split.train.balance(self.corpus.labels)
         weighted = training.class_weights != "none"
         self._class_weights = balance.weights(training.class_weights) if weighted else None
-        self._samples = spread_by_length(corpus.split.valid.firsts, settings.evaluation.samples)
+        self._samples = spread_by_length(self.corpus.split.valid.firsts, self.settings.evaluation.samples)
 
     @classmethod
     def read_data(
@@ -130,11 +243,26 @@ class ClassificationTask(RunTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> LabelledCorpus:
-        return LabelledCorpus.prepared(data, settings.data, folder, lines)
+        tokenizer = text_tokenizer(folder, settings.data, data.train.texts, lines)
+        if not (folder / LABELS).exists():
+            store_json(folder / LABELS, {"labels": list(data.labels)})
+        labels = load_labels(folder)
+        for row, label in enumerate(data.train.labels):
+            # labels.json may be older than the data, or a copy from another run (--init-from).
+            if label not in labels:
+                problem = f"the classifier has no class {printable(label)[:80]!r}"
+                expected = f"one of {labels.listed()}"
+                hint = "leave it out with data.ignore, or start a new run without --init-from"
+                raise DataError(message(data.train.place(row), problem, expected=expected, hint=hint))
+        longest = settings.data.max_length
+        train, valid = (
+            encode_texts(texts, labels, tokenizer, longest=longest) for texts in (data.train, data.valid)
+        )
+        return LabelledCorpus(data, tokenizer, train, valid, labels)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: ClassificationSettings) -> tuple[int, ...]:
-        return load_text_tokenizer(folder, settings.data).size, len(load_labels(folder))
+        return text_tokenizer(folder, settings.data).size, len(load_labels(folder))
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Classifier:
@@ -143,15 +271,79 @@ class ClassificationTask(RunTask):
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> ClassificationRun:
-        return classifier_of(run, device, **options)
+        check_load_keywords(TextClassifier, options)
+        settings = run.settings
+        tokenizer, labels = text_tokenizer(run.folder, settings.data), load_labels(run.folder)
+        model = cls.build_model(settings.model, (tokenizer.size, len(labels)))
+        options = {"longest": settings.data.max_length + 1, **options}
+        return ClassificationRun(with_weights(model, run, device), tokenizer, labels, **options).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        return evaluate_classification(cls, run, options)
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
+        page: Path | None = options["page"]
+        check_page(page)
+        tokens = options["batch_tokens"] or TOKENS_PER_BATCH
+        classifier: ClassificationRun = run.load(cls, tokens_per_batch=tokens)
+        if options["faithfulness"] and classifier.model.pool_site is None:
+            problem = "this classifier has no attention: its pooling is not attention"
+            hint = "choose a run of a classifier with model.pooling=attention (the default)"
+            raise ArgumentError(message("--faithfulness", problem, hint=hint))
+        data = classifier.settings.data
+        texts = _read(data, classifier.labels, options)
+        name = "" if texts is None else texts.name
+        if texts is None:
+            split = read_labelled_split(data)
+            report_changed_data(run.folder, split.fingerprints)
+            texts, name = split.valid, "the validation texts of the run"
+        if left_out := texts.empty + texts.ignored:
+            many = "1 text is" if left_out == 1 else f"{left_out:,} texts are"
+            say(f"{many} left out: {texts.empty:,} empty, {texts.ignored:,} of ignored classes")
+        scores = classifier.evaluate(texts)
+        seconds = texts.seconds
+        lines: list[Line] = [*texts.firsts] if seconds is None else [*zip(texts.firsts, seconds, strict=True)]
+        if page is not None:
+            both = zip(classifier.classify(lines[:MOST_ENTRIES]), texts.labels, strict=False)
+            results = [replace(each, true_label=label) for each, label in both]
+            title = f"Classifications by {classifier.folder.name}"
+            write_results(page, results, len(texts), "texts", title, f"{scores.summary()}; {name}")
+        balance = texts.balance(classifier.labels)
+        values = {**scores.to_dict(), "balance": balance.to_dict(), "majority": balance.majority}
+        always = f"always predicting the most frequent class has accuracy {balance.majority:.3f}"
+        report = RunReport.of(classifier, name, values, scores, Text(always, "dim"))
+        if not options["faithfulness"]:
+            return report
+        count = f"the first {MOST_TEXTS:,}" if len(texts) > MOST_TEXTS else f"{len(texts):,}"
+        say(f"measuring faithfulness on {count} {'pairs' if texts.pairs else 'texts'}")
+        erasure = erase_words(classifier, lines[:MOST_TEXTS])
+        more = (
+            f"If the word is replaced by the unknown token instead, the decrease is "
+            f"{erasure.mean('unknown'):.2f} nats, and {erasure.mean('unknown_random'):.2f} for a random "
+            "word.",
+            f"In {erasure.better:.0%} of the texts, hiding the most attended word has a larger effect than "
+            "hiding a random word. See docs/faithfulness.md.",
+        )
+        return report.with_faithfulness(erasure, *(more if erasure.texts else ()))
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> ClassificationView:
-        return view_classification(cls, run, options, drawing)
+        classifier: ClassificationRun = run.load(cls)
+        text, second, pairs = options["text"], options["second"], classifier.model.pairs
+        if pairs and second is None:
+            problem = "this run classifies pairs of texts"
+            raise ArgumentError(message("regard view", problem, expected="--text and --second"))
+        if not pairs and second is not None:
+            raise ArgumentError(message("--second", "this run classifies single texts, not pairs"))
+        line = (text, second) if pairs else text
+        if classifier.model.pool_site is None and drawing.view != ERASURE:
+            problem = "the pooling of this classifier is not attention"
+            hint = f"use --view {ERASURE}, or choose a run with model.pooling=attention"
+            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
+        result = classifier.classify(line, look="*")
+        if not isinstance(result, Classification) or result.label is None:
+            problem = "the tokenizer finds no tokens in the text"
+            raise ArgumentError(message("--text", problem, expected="at least one word"))
+        effects = hide_each_word(classifier, line)
+        return ClassificationView(result.seen().noted(effects.sentence()), result, effects)
 
     @classmethod
     def defaults(
@@ -184,41 +376,21 @@ class ClassificationTask(RunTask):
             raise ArgumentError(message("the settings", problem, hint=advice))
 
     @classmethod
-    def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: LabelledCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
-    ) -> Plan:
-        return plan_classification(cls, settings, corpus, device, processes, timed=timed)
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
-        return self._train.epoch(epoch, start)
-
-    def largest_batch(self) -> LabelledBatch:
-        return next(self.batches(0, self._train.largest(0)))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
+    def usual(
+        cls, settings: Mapping[str, Any], corpus: LabelledCorpus
+    ) -> tuple[EpochRules, dict[str, Any], int]:
+        model, rate = _model_and_rate(settings)
+        rules = EpochRules("texts", batch_size=32, min_steps=400)
+        return rules, {"model": model, "training": {"learning_rate": rate}}, len(corpus.train)
 
     def count(self, batch: LabelledBatch) -> int:
         return len(batch)
 
     def prepare(self, batch: LabelledBatch, device: Any) -> LabelledBatch:
-        return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device)
-
-    def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
-        """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
-
-        The texts are padded to the smallest sufficient length in shapes.lengths. Then empty texts are added,
-        so that all batches of the same length have the same number of texts.
-        """
-        need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
-        length = next(each for each in shapes.lengths if each >= need)
-        rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
-        return batch.padded_to(max(rows, len(batch)), length)
+        if self._shapes is not None:
+            need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
+            batch = batch.padded_to(*self._shapes.size(len(batch), need))
+        return batch.to(device)
 
     def loss(self, batch: LabelledBatch) -> Loss:
         if self._estimator is not None and self.model.training:
@@ -274,88 +446,22 @@ class ClassificationTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         total, true, predicted = 0.0, list[int](), list[int]()
         device = next(self.model.parameters()).device
-        for batch in self._valid.epoch(0):
-            if stopping():
-                raise Stopped
+        for batch in unless_stopped(stopping, self._valid.epoch(0)):
             logits_BC = self.model(batch.to(device)).float().cpu()
             total += float(functional.cross_entropy(logits_BC, batch.labels, reduction="sum"))
             true += batch.labels.tolist()
             predicted += logits_BC.argmax(-1).tolist()
         report = classification_report(true, predicted, self.corpus.labels)
         scores = {"loss": total / len(true), "accuracy": report.accuracy, "macro_f1": report.macro_f1}
-        return Evaluation(scores, [_Tables(report), *self._shown()])
-
-    def _shown(self) -> list[RenderableType]:
-        """Classify a few validation texts, and return them as rich renderables to print in the log.
-
-        Each renderable shows the predicted class, the true class and the attention of one text.
-        """
         texts = [self.corpus.split.valid[place] for place in self._samples]
-        if not texts:
-            return []
-        classifier = TextClassifier(
-            self.model,
-            self.corpus.tokenizer,
-            self.corpus.labels,
-            longest=self.settings.data.max_length + 1,
-        )
+        longest = self.settings.data.max_length + 1
+        classifier = TextClassifier(self.model, self.corpus.tokenizer, self.corpus.labels, longest=longest)
         lines = [text.first if text.second is None else (text.first, text.second) for text in texts]
-        return [_Sample(*pair) for pair in zip(texts, classifier.classify(lines), strict=True)]
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """A validation text to print: its true class, its predicted class, and its attention."""
-
-    text: LabelledText
-    result: Classification
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"true class {list_item(self.text.label)}, predicted {self.result.summary()}")
-        yield from self.result.body()
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """A rich renderable of a ClassificationReport: the scores of each class and the confusion matrix.
-
-    The accuracy and macro F1 of the report are left out, because the log prints them already.
-    """
-
-    report: ClassificationReport
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.report.tables(options.max_width)
-
-
-RULES = EpochRules("texts", batch_size=32, min_steps=400)
-
-WIDTH = 128
-"""The default width of recurrent models (size of their states). A Transformer has its own default size."""
-
-RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
-"""Default dropout and learning rate of a recurrent model of width WIDTH: for single texts (False) and for
-pairs of texts (True)."""
-
-TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
-"""Learning rates. TRANSFORMER_RATE: for a Transformer with random initial weights. TUNING_RATE: for any model
-that starts from the weights of another run."""
-
-
-def plan_classification(
-    task: type[RunTask],
-    given: Mapping[str, Any],
-    corpus: LabelledCorpus,
-    device: str,
-    processes: Processes,
-    *,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set; see plan_epochs()."""
-    model, rate = _model_and_rate(given)
-    chosen = {"model": model, "training": {"learning_rate": rate}}
-    counted = len(corpus.train)
-    return plan_epochs(task, given, chosen, RULES, corpus, device, processes, counted=counted, timed=timed)
+        samples = [
+            Group(Text(f"true class {list_item(text.label)}, predicted {result.summary()}"), *result.body())
+            for text, result in zip(texts, classifier.classify(lines), strict=True)
+        ]
+        return Evaluation(scores, [report, *samples])
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
@@ -377,3 +483,28 @@ def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     dropout, rate = RECURRENT[bool(model.get("pairs"))]
     rate *= (WIDTH / max(model.get("width", WIDTH), 1)) ** 0.5
     return {"width": WIDTH, "dropout": dropout}, float(f"{rate:.2g}")
+
+
+def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) -> LabelledTexts | None:
+    """Read the labelled texts of --test-file, --tsv or --jsonl. Return None if none of these options is set.
+
+    data: the data settings of the run. They give the columns or fields, unless --columns or --fields is set.
+    labels: the classes of the run.
+    options: the values of the options.
+    """
+    files, kind = evaluated_files(options, data.format)
+    for way, option in FILE_OPTIONS.items():
+        if options[option] is not None and not options[way]:
+            raise ArgumentError(message(f"--{option}", f"--{option} requires --{way}"))
+    if not files:
+        return None
+    named = next(
+        (way for way in FILE_OPTIONS if options[way] and options[FILE_OPTIONS[way]] is not None), None
+    )
+    columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
+    if named is not None:
+        option = FILE_OPTIONS[named]
+        columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
+    texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options.get("encoding"))
+    check_unknown_header(texts, labels, kind)
+    return texts

@@ -4,45 +4,37 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
 
-from regard.data.batch import EOS, TextBatch
+from regard.attended import Attended, Top
+from regard.data.batch import EOS, PAD, UNK, TextBatch
 from regard.data.encoded_text import EncodedText, SlidingWindows, StreamBatches, encode_text
 from regard.data.tokenizers import Tokenizer
-from regard.decoding import Greedy, LengthLimit, Search
+from regard.decoding import Beam, Greedy, Hypothesis, LengthLimit, Prompts, Sample, Search, search
 from regard.decoding.rules import MOST_TOKENS, check_integers
-from regard.errors import ArgumentError, message, shown
-from regard.evaluation.perplexity import TextLoss, text_loss
+from regard.errors import ArgumentError, message
+from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
+from regard.look import Look
 from regard.models.language_base import LanguageModel
-from regard.named_models.language_models import build_language_model
-from regard.runs.loaded_run import LoadedRun, with_weights
-from regard.runs.run_commands import ChosenRun, LongTextView, ViewOptions, with_maps
-from regard.runs.run_task import RunTask, StoredRun
-from regard.tasks.language.data import load_text_tokenizer
-from regard.tasks.language.observed_texts import observe_in_batches
+from regard.roles import BySite
+from regard.runs.loaded_run import LoadedRun
+from regard.sites import Record, scope
 from regard.tasks.language.settings import LanguageSettings
-from regard.tasks.language.text_generator import (
-    GENERATION_LIMIT,
-    Generation,
-    TextGenerator,
-    checked_texts,
-    never,
-)
 from regard.tasks.language.text_result import GeneratedText, ScoredText
-from regard.tasks.language.text_stream import check_stop
-from regard.training.command_options import CommandOption
+from regard.tasks.language.text_stream import StopCheck, TextStream, before_stop, check_stop, continuation
+from regard.torch_modules.eval_mode import in_eval_mode
+from regard.viewing import pooled_from_top
+from regard.viewing.result import unknown_note
 
-__all__ = [
-    "LanguageRun",
-    "VIEW_OPTIONS",
-    "evaluation_batches",
-    "load_language_run",
-    "view_language",
-]
+__all__ = ["Generation", "LanguageRun", "evaluation_batches", "observe_texts"]
 
 AT_ONCE = 256
 """Number of prompts that stream() reads and continues together."""
@@ -51,19 +43,81 @@ CARRIED_WINDOW = 1024
 """Number of tokens that a recurrent model reads at once in an evaluation. The state is kept between these
 parts."""
 
+GENERATION_LIMIT = LengthLimit(constant=100)
+"""The default maximum number of new tokens."""
 
-def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
-    """Divide a text into batches for text_loss(), so that every token counts exactly once in the loss.
 
-    A recurrent model reads a continuous text from beginning to end, and keeps its state between windows. In
-    all other cases, the model reads overlapping windows. The tokens in the overlap are only context, and are
-    not counted again. A document that fits into one window is read at once.
+LONG = 512
+"""For a text with more tokens than this, only the TOP largest attention weights of each token are recorded.
+
+This saves memory: with 8 heads and 2,048 tokens, all weights of a layer take 134 MB, the largest ones 6 MB.
+"""
+
+TOP = 32
+
+LOGITS, WEIGHTS = 2**26, 2**20
+"""Limits of the memory of one forward pass with B texts of T tokens, and with a vocabulary of V tokens.
+
+LOGITS is the maximum number of logits (B T V). WEIGHTS is the maximum number of attention weights of each
+head (B T T).
+"""
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of LanguageRun.generate()."""
+
+    search: Search | None
+    max_new_tokens: int | None
+    stop: str | Sequence[str]
+    look: str | None
+    on_text: Callable[[str], None] | None
+    stopping: Callable[[], bool] | None
+    tokens_per_batch: int
+
+
+def never() -> bool:
+    """Return False: generation is not to be stopped early."""
+    return False
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The checked options of LanguageRun.generate() and stream().
+
+    search: Greedy(...), Beam(...) or Sample(...).
+    limit: the maximum number of new tokens, EOS included, if search.rules.maximum is not set.
+    stop: the stop strings. Generation ends at the first stop string; the result does not include it.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    stopping: a function that returns True when generation must end, for example after Ctrl-C.
+    on_text: a function that is called with each new piece of text. It can only be used with a single prompt.
+    tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
+    skip_invalid: what to do with a prompt that the model cannot read. If True, its continuation is empty,
+        with the stop reason "prompt". If False, an error is raised.
     """
-    window = settings.evaluation.window
-    if settings.carried:
-        return StreamBatches(text, min(window or CARRIED_WINDOW, text.token_count), 1).epoch(0)
-    usual = settings.data.window if text.layout == "continuous" else settings.data.max_length + 1
-    return SlidingWindows(text, window or usual or 1, settings.evaluation.stride)
+
+    search: Search
+    limit: LengthLimit = GENERATION_LIMIT
+    stop: tuple[str, ...] = ()
+    look: str | None = None
+    stopping: Callable[[], bool] = never
+    on_text: Callable[[str], None] | None = None
+    tokens_per_batch: int = 4096
+    skip_invalid: bool = False
+
+    @property
+    def new_tokens(self) -> int:
+        """The maximum number of tokens to generate, EOS included: search.rules.maximum, or else `limit`."""
+        return self.search.rules.maximum or max(self.limit.constant, self.search.rules.minimum)
+
+    @property
+    def hypotheses(self) -> int:
+        """Number of hypotheses that the search keeps for each prompt."""
+        match self.search:
+            case Beam(size=size):
+                return size
+            case Sample(count=count):
+                return count
+        return 1
 
 
 class LanguageRun(LoadedRun):
@@ -91,38 +145,11 @@ class LanguageRun(LoadedRun):
         """The device of the model."""
         return self.model.embedding.weight.device
 
-    @property
-    def generator(self) -> TextGenerator:
-        """The object that generates text with this model and tokenizer."""
-        return TextGenerator(self.model, self.tokenizer, self.first_token)
+    @overload
+    def generate(self, prompts: str, **options: Unpack[Options]) -> GeneratedText: ...  # type: ignore[overload-overlap]
 
     @overload
-    def generate(  # type: ignore[overload-overlap]
-        self,
-        prompts: str,
-        *,
-        search: Search | None = None,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        look: str | None = None,
-        on_text: Callable[[str], None] | None = None,
-        stopping: Callable[[], bool] | None = None,
-        tokens_per_batch: int = 4096,
-    ) -> GeneratedText: ...
-
-    @overload
-    def generate(
-        self,
-        prompts: Iterable[str],
-        *,
-        search: Search | None = None,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        look: str | None = None,
-        on_text: Callable[[str], None] | None = None,
-        stopping: Callable[[], bool] | None = None,
-        tokens_per_batch: int = 4096,
-    ) -> list[GeneratedText]: ...
+    def generate(self, prompts: Iterable[str], **options: Unpack[Options]) -> list[GeneratedText]: ...
 
     def generate(
         self,
@@ -156,7 +183,7 @@ class LanguageRun(LoadedRun):
         options = self._generation(
             "generate()", search, max_new_tokens, stop, look, on_text, stopping, tokens_per_batch
         )
-        results = self.generator.generate(texts, 0, options)
+        results = self._continued(texts, 0, options)
         return results[0] if isinstance(prompts, str) else results
 
     def stream(
@@ -164,13 +191,8 @@ class LanguageRun(LoadedRun):
         prompts: Iterable[str],
         at_once: int = AT_ONCE,
         *,
-        search: Search | None = None,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        look: str | None = None,
-        stopping: Callable[[], bool] | None = None,
-        tokens_per_batch: int = 4096,
         skip_invalid: bool = False,
+        **options: Unpack[Options],
     ) -> Iterator[GeneratedText]:
         """Yield the continuation of each prompt. Prompts may be an iterator, e.g. over a file.
 
@@ -181,25 +203,22 @@ class LanguageRun(LoadedRun):
         For the other arguments, see generate().
         """
         check_integers("stream()", at_once=(at_once, 1))
-        options = self._generation(
-            "stream()", search, max_new_tokens, stop, look, None, stopping, tokens_per_batch
-        )
+        chosen = replace(self._generation("stream()", **options), skip_invalid=skip_invalid)
         remaining, first = iter(prompts), 0
-        while not options.stopping() and (chunk := list(itertools.islice(remaining, at_once))):
-            texts = checked_texts("stream()", "prompt", chunk)
-            yield from self.generator.generate(texts, first, replace(options, skip_invalid=skip_invalid))
+        while not chosen.stopping() and (chunk := list(itertools.islice(remaining, at_once))):
+            yield from self._continued(checked_texts("stream()", "prompt", chunk), first, chosen)
             first += len(chunk)
 
     @staticmethod
     def _generation(
         call: str,
-        search: Search | None,
-        max_new_tokens: int | None,
-        stop: str | Sequence[str],
-        look: str | None,
-        on_text: Callable[[str], None] | None,
-        stopping: Callable[[], bool] | None,
-        tokens_per_batch: int,
+        search: Search | None = None,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        look: str | None = None,
+        on_text: Callable[[str], None] | None = None,
+        stopping: Callable[[], bool] | None = None,
+        tokens_per_batch: int = 4096,
     ) -> Generation:
         """Check the arguments of generate() or stream(), and return them as a Generation."""
         how = Greedy() if search is None else search
@@ -238,9 +257,10 @@ class LanguageRun(LoadedRun):
         encoded = [self.encode_line(text, f"score(), line {n}") for n, text in enumerate(texts, 1)]
         rows = [[self.first_token, *tokens, EOS] for tokens in encoded]
         observed = observe_in_batches(self.model, rows, look, "score()")
-        described = self.generator.described
         results = [
-            ScoredText(text, tuple(row[1:]), token_scores=each.token_scores, **described(row, each, text))
+            ScoredText(
+                text, tuple(row[1:]), token_scores=each.token_scores, **self._described(row, each, text)
+            )
             for text, row, each in zip(texts, rows, observed, strict=True)
         ]
         return results[0] if isinstance(lines, str) else results
@@ -264,47 +284,311 @@ class LanguageRun(LoadedRun):
             raise ArgumentError(message(place, problem, hint="score shorter lines"))
         return tokens
 
+    def encode_prompt(self, text: str, place: str) -> list[int]:
+        """Return the token ids of a prompt.
 
-def load_language_run(run: StoredRun, device: str) -> LanguageRun:
-    """Load the trained language model and the tokenizer of a run."""
-    tokenizer = load_text_tokenizer(run.folder, run.settings.data)
-    model = build_language_model(run.settings.model.name, tokenizer.size, **run.settings.model.options)
-    return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)
+        If the model was trained on continuous text, a line break in the prompt becomes EOS.
+
+        text: the prompt.
+        place: the file and line, or the call, for error messages.
+
+        Raise ArgumentError if no word of the prompt is in the vocabulary, or if the prompt leaves no position
+        of the model for a new token.
+        """
+        lines = text.split("\n") if self.first_token == EOS else [text]
+        tokens = [token for line in lines for token in (EOS, *self.tokenizer.encode(line))][1:]
+        if tokens and set(tokens) <= {UNK, EOS} and (unknown := self.tokenizer.unknown(text)):
+            problem = f"no word of the prompt is {unknown_note(unknown).removeprefix('not ')}"
+            raise ArgumentError(message(place, problem, expected="at least one word of the training text"))
+        longest = self.model.longest_target
+        if longest is not None and len(tokens) >= longest:
+            problem = f"the prompt has {len(tokens):,} tokens"
+            expected = f"fewer than {longest:,}, the number of positions of the model"
+            raise ArgumentError(message(place, problem, expected=expected, hint="shorten the prompt"))
+        return tokens
+
+    def _continued(self, texts: Sequence[str], first: int, options: Generation) -> list[GeneratedText]:
+        """Continue each prompt. When options.stopping() returns True, the remaining prompts are left out.
+
+        Prompts of equal length are continued together. If a prompt is left out but a later one is not, its
+        continuation is empty, with the stop reason "interrupted".
+
+        texts: the prompts.
+        first: the index of texts[0] among all prompts. The random numbers of Sample(...) depend on this
+            index.
+        options: how to generate.
+        """
+        prompts, results = dict[int, list[int]](), dict[int, GeneratedText]()
+        for row, text in enumerate(texts):
+            try:
+                prompts[row] = self.encode_prompt(text, f"generate(), prompt {row + 1}")
+            except ArgumentError:
+                if not options.skip_invalid:
+                    raise
+                unknown = self.tokenizer.unknown(text)
+                results[row] = GeneratedText(
+                    "", (), (), (), unknown=unknown, prompt=text, stop_reason="prompt"
+                )
+        if options.on_text is not None and (
+            len(texts) != 1 or isinstance(options.search, Beam) or options.hypotheses != 1
+        ):
+            problem = "on_text needs one prompt, and Greedy(...) or Sample(count=1)"
+            raise ArgumentError(message("generate()", problem))
+        found: dict[int, list[Hypothesis]] = {}
+        for rows in self._batches(prompts, options):
+            if found and options.stopping():
+                break
+            found.update(zip(rows, self._search(rows, prompts, first, options), strict=True))
+        outputs = [(prompts[row], each) for row in found for each in found[row]]
+        observed: Iterator[ObservedText | None] = iter([None] * len(outputs))
+        if options.look is not None and outputs:
+            rows_read = [[self.first_token, *prompt, *each.tokens] for prompt, each in outputs]
+            observed = iter(observe_in_batches(self.model, rows_read, options.look, "generate()"))
+        for row, hypotheses in found.items():
+            own = [
+                self._result(texts[row], prompts[row], each, next(observed), options) for each in hypotheses
+            ]
+            results[row] = replace(own[0], others=tuple(own[1:]))
+        last = max(found, default=-1) if len(found) < len(prompts) else len(texts) - 1
+        for row in set(range(last + 1)) - set(results):
+            results[row] = GeneratedText("", (), (), (), prompt=texts[row], stop_reason="interrupted")
+        return [results[row] for row in range(last + 1)]
+
+    def _batches(self, prompts: Mapping[int, list[int]], options: Generation) -> Iterator[list[int]]:
+        """Group prompts into batches: yield a list of keys of `prompts` for each batch.
+
+        All prompts of a batch have the same number of tokens.
+        """
+        by_length: dict[int, list[int]] = {}
+        for row, prompt in prompts.items():
+            by_length.setdefault(len(prompt), []).append(row)
+        for length, rows in by_length.items():
+            tokens = (length + 1 + options.new_tokens) * options.hypotheses
+            count = max(options.tokens_per_batch // tokens, 1)
+            yield from (rows[at : at + count] for at in range(0, len(rows), count))
+
+    def _search(
+        self, rows: list[int], prompts: Mapping[int, list[int]], first: int, options: Generation
+    ) -> list[list[Hypothesis]]:
+        tokens = [prompts[row] for row in rows]
+        batch = Prompts.collate(
+            [[self.first_token, *each] for each in tokens], index=[first + row for row in rows]
+        )
+        observer, stream = None, TextStream(self.tokenizer, tokens[0], options.stop)
+        if (on_text := options.on_text) is not None:
+
+            def observer(generated: list[int]) -> None:
+                if text := stream.push(generated):
+                    on_text(text)
+
+        ends = None
+        if options.stop or on_text is not None:
+            ends = StopCheck(self.tokenizer, tokens, options.stop, observer)
+        stopping = None if options.stopping is never else options.stopping
+        hypotheses = search(
+            self.model, batch, options.search, look=None, limit=options.limit, ends=ends, stopping=stopping
+        )
+        if on_text is not None and (rest := stream.push(hypotheses[0][0].tokens, last=True)):
+            on_text(rest)
+        return hypotheses
+
+    def _result(
+        self,
+        prompt: str,
+        prompt_tokens: list[int],
+        hypothesis: Hypothesis,
+        observed: ObservedText | None,
+        options: Generation,
+    ) -> GeneratedText:
+        whole = continuation(self.tokenizer, prompt_tokens, hypothesis.output_tokens)
+        text = before_stop(whole, options.stop)
+        stopped = len(text) < len(whole)
+        longest, count = self.model.longest_target, len(hypothesis.tokens)
+        if stopped or hypothesis.finished:
+            reason = "stop" if stopped else "end"
+        elif count >= options.new_tokens:
+            reason = "length"
+        else:
+            full = longest is not None and len(prompt_tokens) + count >= longest
+            reason = "positions" if full else "interrupted"
+        notes = []
+        if reason == "positions":
+            notes.append(f"ended after {count} new tokens, because the model has {longest} positions")
+        if reason == "end" and not hypothesis.output_tokens:
+            notes.append("the continuation is empty: the model generated the end of the line at once")
+        row = [self.first_token, *prompt_tokens, *hypothesis.tokens]
+        described = self._described(row, observed, prompt, len(prompt_tokens))
+        return GeneratedText(
+            text,
+            hypothesis.tokens,
+            token_scores=hypothesis.token_scores,
+            prompt=prompt,
+            prompt_token_ids=tuple(prompt_tokens),
+            prompt_pieces=tuple(self.tokenizer.pieces(prompt_tokens)),
+            stop_reason=reason,
+            ranking=hypothesis.ranking,
+            notes=tuple(notes),
+            **described,
+        )
+
+    def _described(
+        self, row: Sequence[int], observed: ObservedText | None, text: str, prompt: int = 0
+    ) -> dict[str, Any]:
+        """Return the fields of a TextResult that are computed from its tokens and its attention, as a dict.
+
+        row: the first token (BOS or EOS), the tokens of the prompt, and the tokens of the result.
+        observed: the recorded attention; None if no attention was recorded.
+        text: the input of the user: the prompt, or the line to score. Its unknown words become the field
+            `unknown`.
+        prompt: number of tokens of the prompt.
+        """
+        first, tokens = row[0], list(row[1:])
+        pieces = self.tokenizer.pieces(tokens)
+        first_piece = self.tokenizer.pieces([first])[0]
+        given = tokens[:prompt] if prompt else tokens
+        columns = (first_piece, *pieces[:-1])
+        tops, roles = ({}, BySite[Any]()) if observed is None else (observed.top, observed.attention)
+        rows = {site: columns if roles.role(site).rows == "input" else pieces for site in tops}
+        return {
+            "pieces": tuple(pieces[prompt:]),
+            "attention": {} if observed is None else observed.attention,
+            "long": tuple(pooled_from_top(site, top, rows[site], columns) for site, top in tops.items()),
+            "unknown": () if self.tokenizer.uncovered.isdisjoint(given) else self.tokenizer.unknown(text),
+            "word_numbers": tuple(self.tokenizer.units(tokens)),
+            "first_piece": first_piece,
+            "unit": self.tokenizer.unit,
+            "bytewise": self.tokenizer.bytewise,
+        }
 
 
-VIEW_OPTIONS: tuple[CommandOption | str, ...] = ("text",)
-"""The options of `regard view` for language models. All tasks also have the drawing options. A str is the
-name of an option that several commands share."""
+def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]:
+    """Return the texts as a list; raise ArgumentError if one of them is not a str.
 
-MATRIX = 256
-"""Maximum number of tokens for a picture of the attention as a matrix, with a row for each token.
+    call: the public function that was called, for the error message.
+    name: the word for a text in the error message: "line" or "prompt".
 
-A longer text is drawn as a map, in which each cell is the largest weight in a block of tokens.
-"""
-
-LONGEST = 2048
-"""Maximum number of tokens of a text to view."""
-
-
-def view_language(
-    task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
-) -> LongTextView:
-    """Record the self-attention of every layer while a language model reads a text, for `regard view`.
-
-    task: the task class.
-    run: the run folder and the checkpoint to load.
-    options: the values of VIEW_OPTIONS.
-    drawing: the drawing options.
+    >>> checked_texts("score()", "line", "a rose")
+    ['a rose']
     """
-    model: LanguageRun = run.load(task)
-    tokens = len(model.tokenizer.encode(options["text"])) + 1
-    if tokens > LONGEST:
-        problem = f"the text has {tokens:,} tokens"
-        raise ArgumentError(message("--text", problem, expected=f"at most {LONGEST:,}"))
-    seen = model.score(options["text"], look="*").seen()
-    if not seen.sites and not seen.long:
-        name = model.settings.model.name
-        problem = f"the model {name} has no attention to view"
-        hint = "choose a run of a model with attention, such as a transformer"
-        raise ArgumentError(message(shown(run.folder), problem, hint=hint))
-    return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen))
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        problem = f"{name}s is of type {type(texts).__name__}"
+        raise ArgumentError(message(call, problem, expected="a text (str), or several texts"))
+    several = [texts] if isinstance(texts, str) else list(texts)
+    for number, text in enumerate(several, 1):
+        if not isinstance(text, str):
+            problem = f"{name} {number} is of type {type(text).__name__}"
+            raise ArgumentError(message(call, problem, expected="a text (str)"))
+    return several
+
+
+def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterable[TextBatch]:
+    """Divide a text into batches for text_loss(), so that every token counts exactly once in the loss.
+
+    A recurrent model reads a continuous text from beginning to end, and keeps its state between windows. In
+    all other cases, the model reads overlapping windows. The tokens in the overlap are only context, and are
+    not counted again. A document that fits into one window is read at once.
+    """
+    window = settings.evaluation.window
+    if settings.carried:
+        return StreamBatches(text, min(window or CARRIED_WINDOW, text.token_count), 1).epoch(0)
+    usual = settings.data.window if text.layout == "continuous" else settings.data.max_length + 1
+    return SlidingWindows(text, window or usual or 1, settings.evaluation.stride)
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedText:
+    """The result of a forward pass of a language model for one text of T tokens.
+
+    token_scores: log p(x_t | x_1 ... x_t-1) of each token.
+    attention: for each attention layer (site), all weights (H, T, T). If a text of the batch has more than
+        LONG tokens, this field is empty, and `top` is recorded instead.
+    top: for each site, the 32 largest weights of each token, (H, T, 32), and the indices of their keys,
+        (H, T, 32).
+    """
+
+    token_scores: tuple[float, ...]
+    attention: BySite[NDArray[Any]]
+    top: dict[str, Top]
+
+
+def observe_texts(
+    model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
+) -> list[ObservedText]:
+    """Compute the log-probability of each token of some texts in one forward pass, and record the attention.
+
+    model: the language model.
+    rows: the tokens of each text. The first token (BOS, or EOS in continuous text) is only an input: it has
+        no log-probability.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    call: the name of the public function that was called, for error messages.
+
+    >>> from regard.models import build_language_model
+    >>> model = build_language_model("transformer", 9, width=8, heads=2, layers=1)
+    >>> (observed,) = observe_texts(model, [[2, 5, 6, 3]], "*self", "example()")
+    >>> len(observed.token_scores), observed.attention["decoder.0.self"].shape
+    (3, (2, 3, 3))
+    """
+    lengths = [len(row) - 1 for row in rows]
+    longest = max(lengths)
+    padded_BT = torch.tensor([[*row, *[PAD] * (longest + 1 - len(row))] for row in rows])
+    index_B = torch.arange(len(rows))
+    batch = TextBatch(padded_BT[:, :-1], padded_BT[:, 1:], torch.tensor(lengths), index_B)
+    wanted = Look(top=TOP) if longest > LONG else Look(weights=True)
+    recording = nullcontext(Record()) if look is None else scope(wanted, at=look)
+    with in_eval_mode(model), torch.no_grad(), recording as record:
+        _, losses_BT = token_losses(model, batch.to(model.embedding.weight.device))
+    if look is not None and record.called and not record:
+        problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
+        hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
+        raise ArgumentError(message(call, problem, hint=hint))
+    scores = (-losses_BT).tolist()
+    weights = {site: _all_weights(calls) for site, calls in record.items() if calls[0].weights is not None}
+    tops = {site: _all_tops(calls) for site, calls in record.items() if calls[0].top is not None}
+    return [
+        ObservedText(
+            tuple(scores[row][:size]),
+            # Copy the weights, because a view would keep the weights of the whole batch in memory.
+            BySite(
+                {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
+                record.roles,
+            ),
+            {site: Top(*(part[row, ..., :size, :].clone() for part in each)) for site, each in tops.items()},
+        )
+        for row, size in enumerate(lengths)
+    ]
+
+
+def observe_in_batches(
+    model: LanguageModel, rows: Sequence[Sequence[int]], look: str | None, call: str
+) -> list[ObservedText]:
+    """Compute observe_texts() in several batches of texts of similar length, to limit the memory use."""
+    order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
+    observed: dict[int, ObservedText] = {}
+    while order:
+        length = len(rows[order[0]]) - 1
+        count = LOGITS // (length * model.target_size)
+        if look is not None:
+            count = 1 if length > LONG else min(count, WEIGHTS // length**2)
+        batch, order = order[: max(count, 1)], order[max(count, 1) :]
+        results = observe_texts(model, [rows[row] for row in batch], look, call)
+        observed.update(zip(batch, results, strict=True))
+    return [observed[row] for row in range(len(rows))]
+
+
+def _all_weights(calls: list[Attended]) -> Tensor:
+    """Concatenate the weights that the calls of one attention layer (site) recorded, to (B, H, T, S).
+
+    A recurrent model calls a layer once per token, with 1 query and all keys so far. A Transformer calls a
+    layer only once, with T queries. The weight of a key that is missing in a call is 0.
+    """
+    weights = [call.weights for call in calls if call.weights is not None]
+    widest = max(*(each.shape[-1] for each in weights), sum(each.shape[-2] for each in weights))
+    return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float().cpu()
+
+
+def _all_tops(calls: list[Attended]) -> Top:
+    tops = [call.top for call in calls if call.top is not None]
+    widest = max(each.weights.shape[-1] for each in tops)
+    weights = [pad(each.weights, (0, widest - each.weights.shape[-1])) for each in tops]
+    keys = [pad(each.keys, (0, widest - each.keys.shape[-1]), value=-1) for each in tops]
+    return Top(torch.cat(weights, -2).float().cpu(), torch.cat(keys, -2).cpu())

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
-from regard.tasks.file_options import TRAIN_FILE, VALID_FILE, VOCAB_SIZE
+from regard.tasks.file_options import TOKENS, TRAIN_FILE, VALID_FILE, VOCAB_SIZE
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
 __all__ = ["LanguageSettings", "TextData"]
@@ -90,12 +90,6 @@ class TextEvaluation(Section):
     window: Length | None = None
     stride: Length | None = None
     samples: Annotated[int, Field(ge=0, le=100)] = 1
-
-
-TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
-"""The settings that define the vocabulary of the tokenizer. The weights of a model fit only one vocabulary.
-So these settings must stay the same when a run is resumed, or when a model starts from the weights of another
-run."""
 
 
 class LanguageSettings(RunSettings):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,50 +15,75 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.data.batch import TextBatch
-from regard.data.encoded_text import DocumentBatches, StreamBatches, WindowBatches
+from regard.data.encoded_text import (
+    DocumentBatches,
+    EncodedText,
+    SlidingWindows,
+    StreamBatches,
+    WindowBatches,
+)
+from regard.data.progress_bar import advancing
 from regard.decoding import Prompts, Rules, Sample, search
-from regard.errors import ArgumentError, DataError, Setting, message
-from regard.evaluation.perplexity import text_loss
+from regard.errors import ArgumentError, DataError, Setting, message, shown
+from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.named_models.language_models import build_language_model
-from regard.runs.run_commands import ChosenRun, LongTextView, RunReport, ViewOptions
+from regard.runs.loaded_run import with_weights
+from regard.runs.run_commands import (
+    ChosenRun,
+    LongTextView,
+    RunReport,
+    ViewOptions,
+    report_changed_data,
+    score_table,
+    with_maps,
+)
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
-from regard.tasks.epoch_plan import training_speed
+from regard.runs.run_task import Plan, StoredRun
+from regard.tasks.batched_task import (
+    BatchedTask,
+    describe_plan,
+    peak_rate,
+    planned_tokens,
+    shared_plan,
+    training_speed,
+    unless_stopped,
+)
+from regard.tasks.corpus import TOKENIZER, text_tokenizer
+from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.data import (
-    TOKENIZER,
     TextCorpus,
+    TextLines,
     TextSplit,
-    load_text_tokenizer,
     read_texts,
 )
-from regard.tasks.language.evaluate import EVALUATE_OPTIONS, evaluate_language
-from regard.tasks.language.run import (
-    VIEW_OPTIONS,
-    LanguageRun,
-    evaluation_batches,
-    load_language_run,
-    view_language,
-)
+from regard.tasks.language.run import LanguageRun, evaluation_batches
 from regard.tasks.language.settings import LanguageSettings, is_recurrent
-from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
+from regard.tasks.split import evenly
+from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
+from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes, few_shapes
 from regard.training.losses import cross_entropy, model_loss, sequence_losses
 from regard.training.sampled_loss import (
-    SAMPLED,
     RowLosses,
-    add_estimator,
     embedding_features,
-    features_size,
     sampled_loss,
 )
-from regard.training.settings import merged
-from regard.training.task import CarriedState, Evaluation, Loss, Stopped
+from regard.training.settings import build, merged
+from regard.training.task import CarriedState, Evaluation, Loss
 
-__all__ = ["LanguageTask", "plan_language"]
+__all__ = ["LanguageTask"]
+
+MATRIX = 256
+"""Maximum number of tokens for a picture of the attention as a matrix, with a row for each token.
+
+A longer text is drawn as a map, in which each cell is the largest weight in a block of tokens.
+"""
+
+LONGEST = 2048
+"""Maximum number of tokens of a text to view."""
 
 PROMPT, CONTINUATION, TOP_K = 8, 30, 20
 """An evaluation prints some continuations of prompts. A prompt has at most PROMPT tokens. Its continuation
@@ -79,9 +104,9 @@ class RecurrentState(CarriedState):
     def of(self, batch: TextBatch) -> State:
         """Return the state from which a batch continues."""
         if batch not in self._before:
-            if self._last is None:
-                problem = "a batch continues the batch before it, but that batch was not read"
-                raise ArgumentError(message("LanguageTask.prepare()", problem))
+            assert self._last is not None, (
+                "a batch continues the batch before it, but that batch was not read"
+            )
             self._before[batch] = self._last
         return self._before[batch]
 
@@ -102,7 +127,7 @@ class RecurrentState(CarriedState):
         self._last = state
 
 
-class LanguageTask(RunTask):
+class LanguageTask(BatchedTask):
     """Trains a language model on text files, and evaluates it on the validation text.
 
     For a recurrent model, a continuous text is divided into parts (streams), which are read in parallel.
@@ -120,72 +145,64 @@ class LanguageTask(RunTask):
     best = "perplexity"
     files = (TOKENIZER,)
     smallest_sizes = MappingProxyType({"tokens": 8})
-    evaluate_options = EVALUATE_OPTIONS
-    view_options = VIEW_OPTIONS
+    evaluate_options = (
+        TEST_FILE,
+        ENCODING,
+        CommandOption(
+            "--window",
+            "Number of tokens that the model reads at once.",
+            "INT",
+            int,
+            shown_default="the window in training",
+            least=1,
+            most=1_000_000,
+            panel="Language models",
+        ),
+        CommandOption(
+            "--stride",
+            "Number of tokens by which the window moves, at most --window. A smaller stride is slower, but "
+            "gives more context: each token is predicted from at least window - stride + 1 tokens, or from "
+            "the beginning of the text.",
+            "INT",
+            int,
+            shown_default="half of the window",
+            least=1,
+            most=1_000_000,
+            panel="Language models",
+        ),
+    )
+    view_options = ("text",)
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        corpus: TextCorpus,
-        settings: LanguageSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        processes = processes or Processes()
-        features = 0 if settings.training.estimator is None else features_size(model.embedding)
-        self._estimator = add_estimator(model, settings.training, features=features, processes=processes)
-        if settings.carried:
-            self._check_carried(processes)
-            self.state = RecurrentState(settings.data.streams)
-        self.check(settings)  # check again: the plan has chosen the window and the streams
-        reason, documents = "" if self._estimator is None else SAMPLED, settings.data.layout == "documents"
-        longest, fine = settings.data.max_length + 1, not model.recurrent
-        # Batches of a continuous text need no padding: all have the same shape, except the last batch.
-        self.speed, self._shapes = few_shapes(
-            model, settings.training, device, processes.world, longest, reason, fine=fine, padded=documents
-        )
-        self._train = self._training_batches(processes)
-        self._check_window()
-
-    def _check_carried(self, processes: Processes) -> None:
-        hint = "use ", Setting("data", "layout", "documents"), ", or the model transformer"
-        if processes.world > 1:
-            problem = "a recurrent state can be carried from batch to batch in one process only"
-            raise ArgumentError(message(f"{processes.world} processes", problem, hint=hint))
-        if self.settings.training.compile:
-            problem = "a recurrent state that is carried from batch to batch cannot be compiled"
-            raise ArgumentError(message("training.compile", problem, hint=hint))
-
-    def _training_batches(self, processes: Processes) -> DocumentBatches | StreamBatches | WindowBatches:
+    def _set_up(self, device: str) -> None:
         data, training, text = self.settings.data, self.settings.training, self.corpus.train
-        ranks: dict[str, Any] = {"rank": processes.rank, "world": processes.world}
-        if data.layout == "documents":
-            return DocumentBatches(
-                text,
-                training.batch_tokens,
-                sentences=training.batch_size,
-                longest=data.max_length,
-                rounded=() if self._shapes is None else self._shapes.lengths,
-                seed=self.settings.seed,
-                **ranks,
-            )
         if self.settings.carried:
-            return StreamBatches(text, data.window, data.streams, **ranks)
-        tokens = training.batch_tokens or training.batch_size * data.window
-        return WindowBatches(text, data.window, tokens, seed=self.settings.seed, **ranks)
-
-    def _check_window(self) -> None:
-        """Raise ArgumentError if a window or a document may have more tokens than the model has positions."""
-        data, longest = self.settings.data, self.model.longest_target
-        name = "window" if data.layout == "continuous" else "max_length"
-        # BOS, the first token of a document, needs a position too.
-        needed = data.window if data.layout == "continuous" else data.max_length + 1
+            hint = "use ", Setting("data", "layout", "documents"), ", or the model transformer"
+            if self._processes.world > 1:
+                problem = "a recurrent state can be carried from batch to batch in one process only"
+                raise ArgumentError(message(f"{self._processes.world} processes", problem, hint=hint))
+            if training.compile:
+                problem = "a recurrent state that is carried from batch to batch cannot be compiled"
+                raise ArgumentError(message("training.compile", problem, hint=hint))
+            self.state = RecurrentState(data.streams)
+        self.check(self.settings)  # check again: the plan has chosen the window and the streams
+        # Batches of a continuous text need no padding: all have the same shape, except the last batch.
+        documents, fine = data.layout == "documents", not self.model.recurrent
+        options = self._start(device, self.model.embedding, fine=fine, padded=documents)
+        ranks = {name: options[name] for name in ("rank", "world")}
+        if documents:
+            self._train = DocumentBatches(text, longest=data.max_length, **options)
+        elif self.settings.carried:
+            self._train = StreamBatches(text, data.window, data.streams, **ranks)
+        else:
+            tokens = training.batch_tokens or training.batch_size * data.window
+            self._train = WindowBatches(text, data.window, tokens, seed=self.settings.seed, **ranks)
+        longest, name = self.model.longest_target, "max_length" if documents else "window"
+        needed = data.max_length + 1 if documents else data.window  # BOS needs a position too
         if longest is not None and needed > longest:
             problem = f"data.{name} is {getattr(data, name)}, but the model has {longest} positions"
             most = longest - (needed - getattr(data, name))
-            hint = "use ", Setting("model", "longest", needed), " or ", Setting("data", name, most)
-            raise ArgumentError(message("the settings", problem, hint=hint))
+            advice = "use ", Setting("model", "longest", needed), " or ", Setting("data", name, most)
+            raise ArgumentError(message("the settings", problem, hint=advice))
 
     @classmethod
     def read_data(
@@ -202,11 +219,18 @@ class LanguageTask(RunTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> TextCorpus:
-        return TextCorpus.encoded(data, settings.data, folder, lines)
+        # The vocabulary of "closed-word" contains all words of the text, so it is trained on all lines.
+        sample = None if settings.data.tokenizer == "closed-word" else lines
+        tokenizer, layout = text_tokenizer(folder, settings.data, data.train, sample), settings.data.layout
+        train, valid = (
+            EncodedText.from_lines(text, tokenizer, layout=layout, name=text.name)
+            for text in (data.train, data.valid)
+        )
+        return TextCorpus(data, tokenizer, train, valid, settings.data.max_length)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: LanguageSettings) -> tuple[int, ...]:
-        return (load_text_tokenizer(folder, settings.data).size,)
+        return (text_tokenizer(folder, settings.data).size,)
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> LanguageModel:
@@ -217,15 +241,77 @@ class LanguageTask(RunTask):
         for name in options:
             problem = f"a language model has no option {name!r}"
             raise ArgumentError(message("load()", problem, expected="checkpoint, device or task"))
-        return load_language_run(run, device)
+        tokenizer = text_tokenizer(run.folder, run.settings.data)
+        model = cls.build_model(run.settings.model, (tokenizer.size,))
+        return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        return evaluate_language(cls, run, options)
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
+        model: LanguageRun = run.load(cls)
+        if options["test_file"]:
+            lines = TextLines(tuple(options["test_file"]), encoding=options.get("encoding"))
+            name = lines.name
+        else:
+            split = read_texts(model.settings.data)
+            report_changed_data(run.folder, split.fingerprints)
+            lines, name = split.valid, "the validation text of the run"
+        layout = model.settings.data.layout
+        text = EncodedText.from_lines(lines, model.tokenizer, layout=layout, name=lines.name)
+        window, stride = options["window"], options["stride"]
+        settings = _with_windows(model, window, stride)
+        batches, read = evaluation_batches(text, settings), 0
+        windows: SlidingWindows | None = None
+        if isinstance(batches, SlidingWindows) and not (
+            layout == "documents" and batches.longest <= batches.window
+        ):
+            windows = batches
+        elif stride is not None:
+            assert isinstance(batches, SlidingWindows)
+            length = f"{batches.longest:,}"
+            problem = (
+                f"the longest line has {length} tokens and fits into one window of {batches.window:,} tokens"
+            )
+            hint = f"leave --stride out, or use a --window below {length}"
+            raise ArgumentError(message(f"--stride {stride}", problem, hint=hint))
+
+        def counted() -> Iterator[TextBatch]:
+            nonlocal read
+            for batch in batches:
+                yield batch
+                read += batch.count
+                reached(read)
+
+        with advancing("reading the text", text.token_count) as reached:
+            loss = text_loss(model.model, counted(), text)
+        how = "each line is read at once"
+        if windows is not None:
+            how = f"windows of {windows.window:,} tokens, stride {windows.stride:,}"
+        elif settings.carried:
+            how = "the recurrent state is carried through the text"
+        values = {
+            **loss.scores(),
+            "tokens": loss.tokens,
+            "unknown_tokens": text.unknown_count,
+            **({} if loss.counts is None else loss.counts._asdict()),
+            "window": None if windows is None else windows.window,
+            "stride": None if windows is None else windows.stride,
+        }
+        return RunReport.of(model, name, values, score_table(_rows(loss, how, text.unknown_count)))
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LongTextView:
-        return view_language(cls, run, options, drawing)
+        model: LanguageRun = run.load(cls)
+        tokens = len(model.tokenizer.encode(options["text"])) + 1
+        if tokens > LONGEST:
+            problem = f"the text has {tokens:,} tokens"
+            raise ArgumentError(message("--text", problem, expected=f"at most {LONGEST:,}"))
+        seen = model.score(options["text"], look="*").seen()
+        if not seen.sites and not seen.long:
+            name = model.settings.model.name
+            problem = f"the model {name} has no attention to view"
+            hint = "choose a run of a model with attention, such as a transformer"
+            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
+        return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen))
 
     @classmethod
     def check(cls, settings: LanguageSettings, model: Any = None) -> None:
@@ -252,53 +338,35 @@ class LanguageTask(RunTask):
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         if data is None or settings["data"].get("tokenizer") is not None:
             return dict(settings), ()
-        closed = data.scans["train"].unknown > 0
+        closed = data.train.scan[2] > 0
         name = "closed-word" if closed else "unigram"
         notes = ("closed-word tokenizer: <unk> is a word of the training text",) if closed else ()
         return {**settings, "data": {**settings["data"], "tokenizer": name}}, notes
 
     @classmethod
     def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: TextCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        return plan_language(cls, settings, corpus, device, processes, timed)
+        def speed(known: Options) -> float:
+            known = merged({"training": {"learning_rate": 1e-4}}, known)
+            return processes.world * training_speed(cls, known, corpus, device)
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
-        return self._train.epoch(epoch, start)
-
-    def largest_batch(self) -> TextBatch:
-        return next(self.batches(0, self._train.largest(0)))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
+        tokens, kind = corpus.train.token_count, torch.device(device).type
+        return shared_plan(processes, lambda: choose(settings, tokens, kind, processes.world, speed, timed))
 
     def count(self, batch: TextBatch) -> int:
         return batch.count
 
     def prepare(self, batch: TextBatch, device: Any) -> tuple[TextBatch, State | None]:
         if not batch.carried:
-            return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device), None
+            if self._shapes is not None:
+                batch = batch.padded_to(*self._shapes.size(len(batch), batch.inputs.shape[1]))
+            return batch.to(device), None
         assert isinstance(self.state, RecurrentState)
         before = self.state.of(batch)
         # Recurrent models do not use the position. Set it to 0, because each value would need its own CUDA
         # graph.
         return batch.to(device), replace(before.to(device), position=0)
-
-    @staticmethod
-    def _padded(batch: TextBatch, shapes: Shapes) -> TextBatch:
-        """Pad a batch of documents to one of a few shapes, because each shape needs its own CUDA graph.
-
-        The documents are padded to the smallest sufficient length in shapes.lengths. Then empty documents are
-        added, so that all batches of the same length have the same number of documents.
-        """
-        length = next(each for each in shapes.lengths if each >= batch.inputs.shape[1])
-        rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
-        return batch.padded_to(max(rows, len(batch)), length)
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
@@ -333,7 +401,7 @@ class LanguageTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         text = self.corpus.valid
         batches = evaluation_batches(text, self.settings)
-        scores = text_loss(self.model, _unless(stopping, batches), text).scores()
+        scores = text_loss(self.model, unless_stopped(stopping, batches), text).scores()
         return Evaluation(scores, self._samples())
 
     def _samples(self) -> list[Text]:
@@ -344,24 +412,16 @@ class LanguageTask(RunTask):
         rules = Rules(minimum=2, maximum=CONTINUATION)  # at least one token before EOS
         how = Sample(top_k=TOP_K, seed=self.settings.seed, rules=rules)
         shown, decode = [], self.corpus.tokenizer.decode
-        for place in range(min(count, len(long))):
-            row = long[(2 * place + 1) * len(long) // (2 * count)]
+        for number, place in enumerate(evenly(count, len(long))):
+            row = long[place]
             tokens = text.lines.tokens[offsets[row] : offsets[row + 1]].tolist()
             room = PROMPT if self.model.longest_target is None else self.model.longest_target - 1
             prompt = tokens[: min(PROMPT, len(tokens) // 2, room)]
-            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[place])
+            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[number])
             ((best, *_),) = search(self.model, prompts, how, look=None)
             sample = f"prompt        {decode(prompt)}\ncontinuation  {decode(best.output_tokens)}"
             shown.append(Text(sample))
         return shown
-
-
-def _unless(stopping: Callable[[], bool], batches: Iterable[TextBatch]) -> Iterator[TextBatch]:
-    """Yield the batches; raise Stopped as soon as stopping() returns True."""
-    for batch in batches:
-        if stopping():
-            raise Stopped
-        yield batch
 
 
 def _named(state: State) -> dict[str, Tensor]:
@@ -425,35 +485,6 @@ TUNING_RATE = 3e-4
 Options = dict[str, Any]
 Speed = Callable[[Options], float]
 """A function speed(settings) that measures the training speed with these settings, in tokens per second."""
-
-
-def plan_language(
-    task: type[RunTask],
-    settings: Mapping[str, Any],
-    corpus: TextCorpus,
-    device: str,
-    processes: Processes,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set. All processes get the same plan.
-
-    task: the task class.
-    settings: the settings of the user.
-    corpus: the training data.
-    device: the device to train on, for example "cuda".
-    processes: the processes of distributed training.
-    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
-    """
-    shared: dict[str, Any] = {}
-    if processes.first:
-        kind = torch.device(device).type
-
-        def speed(known: Options) -> float:
-            known = merged({"training": {"learning_rate": 1e-4}}, known)
-            return processes.world * training_speed(task, known, corpus, device)
-
-        shared = asdict(choose(settings, corpus.train.token_count, kind, processes.world, speed, timed))
-    return Plan(**processes.share(shared))
 
 
 def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") -> Options:
@@ -527,17 +558,23 @@ def choose(
             size, measured = option, timing
         total = seconds * (measured or 0.0)
     else:
-        total = _tokens_of(training, tokens, _batch(settings, tokens) * group)
+        total = planned_tokens(training, tokens, _batch(settings, tokens) * group)
         enough = [each for least, each in sizes.items() if total >= least]
         size = {} if fixed else enough[-1 if device == "cuda" else min(len(enough), 2) - 1]
-    if training.get("steps") is None and not _has_batch(user):
+    given = user.get("training", {})
+    batched = given.get("batch_tokens"), given.get("batch_size"), user["data"].get("streams")
+    if training.get("steps") is None and all(each is None for each in batched):
         settings = merged(settings, smaller_batches(settings, total / group))
     batch = _batch(settings, tokens) * group
     steps, epochs = total / batch, total / tokens
-    chosen: Options = {**size, "dropout": _dropout(epochs, recurrent)}
+    # No dropout for at most one epoch; it grows with the number of epochs, more for recurrent models.
+    dropout = min(0.1 * math.log2(max(epochs, 1.0)), 0.5) * (1.0 if recurrent else 0.6)
+    chosen: Options = {**size, "dropout": round(20 * dropout) / 20}
     if recurrent and model.get("embedding") in (None, model.get("width", size.get("width"))):
         chosen["tie"] = True
-    rate = TUNING_RATE if settings.get("init_from") else _rate(recurrent, {**size, **model}, batch, steps)
+    highest, power = (8e-3, 0.5) if recurrent else (3.5e-3, 1.0)
+    width = model.get("width") or size.get("width") or 256
+    rate = TUNING_RATE if settings.get("init_from") else peak_rate(highest, power, width, batch, steps)
     warmup_steps = int(min(max(steps / 20, 20), 100 if recurrent else 400))
     usual = {"model": chosen, "training": {"learning_rate": rate, "warmup_steps": warmup_steps}}
     # With init_from, the model options come from the other run, so the plan chooses none.
@@ -570,13 +607,6 @@ def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
     return {"training": {"batch_tokens": max(min(budget, int(total / STEPS)), min(budget, LEAST_TOKENS))}}
 
 
-def _has_batch(settings: Mapping[str, Any]) -> bool:
-    """Return whether the user has set training.batch_tokens, training.batch_size or data.streams."""
-    training = settings.get("training", {})
-    fixed = training.get("batch_tokens"), training.get("batch_size"), settings["data"].get("streams")
-    return any(each is not None for each in fixed)
-
-
 def _batch(settings: Mapping[str, Any], tokens: int) -> int:
     """Return the number of tokens of one batch in one process, at most `tokens`.
 
@@ -592,39 +622,6 @@ def _batch(settings: Mapping[str, Any], tokens: int) -> int:
     return max(min(size, tokens), 1)
 
 
-def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
-    """Return how many tokens a run trains on in total, if its length is not set in minutes.
-
-    tokens: number of tokens of an epoch.
-    batch: number of tokens of a training step.
-    """
-    if training.get("steps") is not None:
-        return training["steps"] * batch
-    if training.get("epochs") is not None:
-        return training["epochs"] * tokens
-    return min(max(EPOCHS * tokens, MIN_STEPS * batch), MAX_STEPS * batch)
-
-
-def _dropout(epochs: float, recurrent: bool) -> float:
-    """Return the dropout for a run. It is 0 for at most one epoch, and grows with the number of epochs.
-
-    recurrent: whether the model is recurrent. Other models have less dropout.
-
-    >>> [_dropout(epochs, True) for epochs in (0.5, 2, 30)], _dropout(30, False)
-    ([0.0, 0.1, 0.5], 0.3)
-    """
-    dropout = min(0.1 * math.log2(max(epochs, 1.0)), 0.5)
-    return round(20 * (dropout if recurrent else 0.6 * dropout)) / 20
-
-
-def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -> float:
-    """Return the peak learning rate: lower for wide models and long runs, higher for large batches."""
-    width = model.get("width") or 256
-    highest, power = (8e-3, 0.5) if recurrent else (3.5e-3, 1.0)
-    rate = highest * (128 / width) ** power * (batch / 1024) ** 0.25
-    return float(f"{min(rate * min(1.0, 1000 / max(steps, 1.0)) ** 0.25, highest):.2g}")
-
-
 def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: float | None) -> str:
     """Describe the chosen settings, the amount of training and the speed in one sentence, for the log.
 
@@ -632,16 +629,48 @@ def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: flo
     tokens: number of tokens of the training text.
     speed: training speed in tokens per second, or None if it was not measured.
     """
-    model, training, data = settings["model"], settings["training"], settings["data"]
-    size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
-    batch = f"batches of {min(training.get('batch_tokens') or 0, tokens):,} tokens"
+    training, data = settings["training"], settings["data"]
+    batch = f"{min(training.get('batch_tokens') or 0, tokens):,} tokens"
     if data.get("streams"):
-        streams = f"{data['streams']:,} stream{'s' * (data['streams'] != 1)}"
-        batch = f"batches of {streams} of {data['window']:,} tokens"
+        batch = f"{data['streams']:,} stream{'s' * (data['streams'] != 1)} of {data['window']:,} tokens"
     elif training.get("batch_size") is not None:
-        batch = f"batches of {training['batch_size']:,} row{'s' * (training['batch_size'] != 1)}"
-    name = model.get("name", "lstm")
-    parts = [f"{name} with {size}" if size else name, f"dropout {model.get('dropout', 0):g}", batch]
-    text = f"{', '.join(parts)}, learning rate {training['learning_rate']:g}"
+        batch = f"{training['batch_size']:,} row{'s' * (training['batch_size'] != 1)}"
     amount = f"about {total:,.0f} tokens ({epochs_text(total / tokens)})"
-    return f"{text}: for {amount}" + ("" if speed is None else f" at {speed:,.0f} tokens/s")
+    return describe_plan(
+        settings, "lstm", batch, amount + ("" if speed is None else f" at {speed:,.0f} tokens/s")
+    )
+
+
+def _rows(loss: TextLoss, how: str, unknown: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the table of scores. how: how the model reads the text."""
+    counts = loss.counts
+    yield "perplexity", f"{loss.perplexity:,.2f}", f"per token; {how}"
+    if counts is not None:
+        about = "per word; the end of a line counts as a word"
+        yield "word perplexity", f"{loss.word_perplexity:,.2f}", about
+        about = "the end of a line counts as a character"
+        yield "bits per character", f"{loss.bits_per_character:.3f}", about
+    yield "tokens", f"{loss.tokens:,}", "with </s> at the end of each line"
+    yield "unknown tokens", f"{unknown:,}", f"{unknown / loss.tokens:.1%} of the tokens"
+    if counts is not None:
+        yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
+
+
+def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
+    """Return the settings of a run with another evaluation window and stride. None keeps the old value."""
+    settings, longest = run.settings, run.model.longest_target
+    if stride is not None and settings.carried:
+        problem = "this recurrent model carries its state through the text, so windows do not overlap"
+        raise ArgumentError(message(f"--stride {stride}", problem, hint="leave --stride out"))
+    if window is not None and longest is not None and window > longest:
+        problem = f"the model has {longest:,} positions"
+        raise ArgumentError(message(f"--window {window}", problem, expected=f"at most {longest:,}"))
+    usual = settings.data.window if settings.data.layout == "continuous" else settings.data.max_length + 1
+    read = window or settings.evaluation.window or usual or 1
+    if stride is not None and stride > read:
+        problem = f"the window has {read:,} tokens"
+        raise ArgumentError(message(f"--stride {stride}", problem, expected=f"at most {read:,}"))
+    stored = settings.evaluation.stride
+    kept = {"window": window, "stride": stride or (None if stored is None else min(stored, read))}
+    changed = {"evaluation": {name: value for name, value in kept.items() if value is not None}}
+    return build(LanguageSettings, merged(settings.model_dump(), changed), "the settings")

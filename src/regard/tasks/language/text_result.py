@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -289,10 +289,6 @@ class GeneratedText(TextResult):
     def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
         if self.continued:  # otherwise the prompt has no known word, and an error says so
             yield from super().unknown_words()
-
-    def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
-        """Return a copy whose field `others` has these continuations of the same prompt."""
-        return replace(self, others=tuple(others))
 
     def to_dict(self) -> dict[str, Any]:
         """Return TextResult.to_dict(), and also the prompt, the stop reason and the other texts.

@@ -11,9 +11,13 @@ from regard.lazy_package import import_lazily
 if TYPE_CHECKING:
     from regard.runs.prepare_run import Machine
     from regard.runs.train_run import Outcome
-    from regard.tasks.translation.run import TranslationRun
     from regard.tasks.translation.settings import TranslationSettings
-    from regard.tasks.translation.task import TranslationTask, load_translator, train_translation
+    from regard.tasks.translation.task import (
+        TranslationRun,
+        TranslationTask,
+        load_translator,
+        train_translation,
+    )
 else:
     import_lazily(__name__)
 

@@ -280,50 +280,39 @@ def search_alignments(
     path: the file that `gold` was read from, for error messages.
     pairs: the sentence pairs to align.
     """
+    from regard.evaluation.alignment_error_rate import check_links
+
     both = list(pairs)
     tell(Notes(), pairs)
     if not both:
         raise DataError(message(pairs.name, "the file has no pairs"))
     before, after = [source for source, _ in both], [target for _, target in both]
+    chosen: list[tuple[Path, Choice, str]] = []
     if gold is None:
-        yield from _by_agreement(translator, other, before, after)
+        agreeing = choose_by_agreement(translator, other, before, after)
+        for ours, theirs, f1 in agreeing[:PRINTED]:
+            yield f"F1 {100 * f1:.2f}  {ours}  |  {theirs}"
+        ours, theirs, f1 = agreeing[0]
+        for run, partner, choice in ((translator, other, ours), (other, translator, theirs)):
+            why = f"by agreement with {partner.folder.name}, {len(before):,} pairs: F1 {100 * f1:.2f}"
+            chosen.append((run.folder, choice, why))
     else:
-        yield from _by_links(translator, gold, path, before, after)
-
-
-def _by_links(
-    translator: Any, gold: list[Links], path: str, before: list[str], after: list[str]
-) -> Iterator[str]:
-    from regard.evaluation.alignment_error_rate import check_links
-
-    unit = "word" if translator.unit == "auto" else translator.unit
-    both = ((translator.source_tokenizer, before), (translator.target_tokenizer, after))
-    sizes = [[count_units(tokenizer, text, unit) for text in texts] for tokenizer, texts in both]
-    check_links(gold, list(zip(*sizes, strict=True)), path)
-    ranked = choose_by_links(translator, before, after, gold)
-    for choice, score in ranked[:PRINTED]:
-        yield f"{score}  {choice}"
-    choice, score = ranked[0]
-    why = f"by the gold alignments in {shown(path)}, {len(before):,} pairs: {score}"
-    _save(translator.folder, choice, why)
-
-
-def _by_agreement(translator: Any, other: Any, before: list[str], after: list[str]) -> Iterator[str]:
-    ranked = choose_by_agreement(translator, other, before, after)
-    for ours, theirs, f1 in ranked[:PRINTED]:
-        yield f"F1 {100 * f1:.2f}  {ours}  |  {theirs}"
-    ours, theirs, f1 = ranked[0]
-    for run, partner, choice in ((translator, other, ours), (other, translator, theirs)):
-        why = f"by agreement with {partner.folder.name}, {len(before):,} pairs: F1 {100 * f1:.2f}"
-        _save(run.folder, choice, why)
-
-
-def _save(folder: Path, choice: Choice, why: str) -> None:
-    write_choice(folder, choice, why)
-    say(
-        f"{shown(folder)}: word alignments are now computed from {choice} (saved in alignment.json; delete "
-        "this file to undo)"
-    )
+        unit = "word" if translator.unit == "auto" else translator.unit
+        sides = ((translator.source_tokenizer, before), (translator.target_tokenizer, after))
+        sizes = [[count_units(tokenizer, text, unit) for text in texts] for tokenizer, texts in sides]
+        check_links(gold, list(zip(*sizes, strict=True)), path)
+        ranked = choose_by_links(translator, before, after, gold)
+        for choice, score in ranked[:PRINTED]:
+            yield f"{score}  {choice}"
+        choice, score = ranked[0]
+        why = f"by the gold alignments in {shown(path)}, {len(before):,} pairs: {score}"
+        chosen.append((translator.folder, choice, why))
+    for folder, choice, why in chosen:
+        write_choice(folder, choice, why)
+        say(
+            f"{shown(folder)}: word alignments are now computed from {choice} (saved in alignment.json; "
+            "delete this file to undo)"
+        )
 
 
 def guided_site(model: Model) -> str:
@@ -372,25 +361,12 @@ def build_guide(corpus: Corpus, settings: TranslationSettings, sampled: bool) ->
         problem = "attention cannot be recorded in a compiled model"
         hint = "use ", Setting("training", "compile", False)
         raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
-    unit = settings.data.alignment_unit
-    _check_unit(unit, (corpus.source.unit, corpus.target.unit))
+    unit, kinds = settings.data.alignment_unit, (corpus.source.unit, corpus.target.unit)
+    if not (unit == "word" or set(kinds) == {unit} or (unit == "morpheme" and unit in kinds)):
+        problem = f"it is {unit!r}, but the tokenizers have {kinds[0]}s (source), {kinds[1]}s (target)"
+        units = "use ", Setting("data", "alignment_unit", "word"), " or ", Setting("data", "tokenizer", unit)
+        raise ArgumentError(message("data.alignment_unit", problem, hint=units))
     return Guide(corpus.split.links, corpus.source, corpus.target, unit)
-
-
-def _check_unit(unit: str, of_tokenizers: tuple[str, str]) -> None:
-    """Raise ArgumentError if the tokenizers cannot count the units that the alignments link.
-
-    unit: the setting data.alignment_unit.
-    of_tokenizers: the attribute `unit` of the source tokenizer and of the target tokenizer.
-    """
-    one_side, both_sides = unit in of_tokenizers, set(of_tokenizers) == {unit}
-    if unit == "word" or both_sides or (unit == "morpheme" and one_side):
-        return
-    problem = (
-        f"it is {unit!r}, but the tokenizers have {of_tokenizers[0]}s (source), {of_tokenizers[1]}s (target)"
-    )
-    hint = "use ", Setting("data", "alignment_unit", "word"), " or ", Setting("data", "tokenizer", unit)
-    raise ArgumentError(message("data.alignment_unit", problem, hint=hint))
 
 
 def joined_weights(calls: list[Attended]) -> Tensor:
@@ -439,22 +415,13 @@ class Guide:
         source, target = batch.source.tolist(), batch.labels.tolist()
         lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
         for row, (number, (before, after)) in enumerate(zip(batch.index.tolist(), lengths, strict=True)):
-            by_target = _by_target(self.links[number])
+            links, by_target = self.links[number], dict[int, set[int]]()
+            sure = {each for _, each in links.sure}
+            for at, each in (*links.sure, *(link for link in links.possible if link[1] not in sure)):
+                by_target.setdefault(each, set()).add(at)
             source_words = self.source.numbers(source[row][:before])
             for place, word in enumerate(self.target.numbers(target[row][:after])):
                 linked = by_target.get(word)
                 if linked:
                     wanted_BTS[row, place, [at for at, each in enumerate(source_words) if each in linked]] = 1
         return wanted_BTS
-
-
-def _by_target(links: Links) -> dict[int, set[int]]:
-    """Return a dict from the index of each target word to the indices of its source words."""
-    by_target: dict[int, set[int]] = {}
-    for source, target in links.sure:
-        by_target.setdefault(target, set()).add(source)
-    sure = set(by_target)
-    for source, target in links.possible:
-        if target not in sure:
-            by_target.setdefault(target, set()).add(source)
-    return by_target

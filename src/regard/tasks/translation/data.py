@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,26 +18,23 @@ from regard.data import (
     EncodedPairs,
     Pairs,
     Tokenizer,
-    encode_pairs,
     hold_out,
     pairs_from_lists,
     read_pairs,
-    train_tokenizers,
 )
 from regard.data.batch import Batch
 from regard.data.data_report import Report
 from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
-from regard.errors import DataError, Setting, UnknownName, message, naming_place
+from regard.errors import DataError, Setting, UnknownName, message
 from regard.evaluation import Links, read_links
-from regard.files.user_cache import cache_folder
-from regard.tasks.header_lines import check_first_lines
-from regard.tasks.text_file_checks import check_sides
-from regard.tasks.translation.run import TOKENIZERS, load_tokenizers
+from regard.tasks.file_checks import check_first_lines, check_sides
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
 
 __all__ = [
+    "VOCABULARY",
     "Corpus",
+    "Lowered",
     "SampledBatches",
     "Split",
     "build_sampler",
@@ -129,34 +125,6 @@ class Corpus:
             *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
         )
 
-    @classmethod
-    def made(
-        cls, split: Split, data: Data, folder: Path, cache: Path | None = None, lines: int | None = None
-    ) -> Corpus:
-        """Encode the pairs with the tokenizers of the run folder.
-
-        If the run folder has no tokenizers, they are trained and saved first.
-
-        cache: the folder in which the encoded pairs are saved. Default: cache_folder().
-        lines: maximum number of lines to train each tokenizer on; None for all.
-        """
-        if not (folder / TOKENIZERS[0]).exists():
-            with status("training tokenizers"), naming_place(VOCABULARY):
-                tokenizers = train_tokenizers(
-                    _Lowered(split.train) if data.lowercase else split.train,
-                    data.tokenizer or "unigram",
-                    joint=data.joint,
-                    sizes=(data.source_vocab_size, data.target_vocab_size),
-                    lines=lines,
-                )
-            for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
-                tokenizer.save(folder / name)
-        source, target = load_tokenizers(folder, data)
-        place = cache or cache_folder()
-        train = encode_pairs(split.train, source, target, place, longest=data.max_length)
-        valid = encode_pairs(split.valid, source, target, place, longest=data.max_length, over="truncate")
-        return cls(split, source, target, train, valid)
-
 
 def swapped_note(sources: Iterable[str], tokenizer: Tokenizer) -> str:
     """Return a note that source and target may be swapped, if most source tokens are unknown, else "".
@@ -180,7 +148,7 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 @dataclass(frozen=True)
-class _Lowered:
+class Lowered:
     """Sentence pairs in lower case. Unlike a generator, this object can be iterated several times."""
 
     pairs: Iterable[Any]
@@ -206,7 +174,13 @@ def read_split(data: Data) -> Split:
     whole = read_pairs(**_places(data, "", choices))
     report = _accepted(whole)
     notes: list[str | Report] = [report]
-    links = None if data.alignments is None else _links(data.alignments, report.read)
+    links: list[Links] | None = None
+    if data.alignments is not None:
+        links = [each for path in data.alignments for each in read_links(path)]
+        if len(links) != report.read:
+            problem = f"there are {len(links)} lines of alignments, but {report.read} pairs"
+            hint = "write one line per pair, an empty line for a pair without links"
+            raise DataError(message(", ".join(data.alignments), problem, hint=hint))
     if data.valid_source or data.valid_tsv or data.valid_jsonl:
         train, valid = whole, read_pairs(**_places(data, "valid_", choices))
         notes.append(_accepted(valid))
@@ -273,15 +247,6 @@ def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
         if getattr(data, name) is not None:
             arguments[name] = tuple(getattr(data, name))
     return {**arguments, "choices": choices}
-
-
-def _links(paths: Sequence[str], pairs: int) -> list[Links]:
-    links = [links for path in paths for links in read_links(path)]
-    if len(links) != pairs:
-        problem = f"there are {len(links)} lines of alignments, but {pairs} pairs"
-        hint = "write one line per pair, an empty line for a pair without links"
-        raise DataError(message(", ".join(paths), problem, hint=hint))
-    return links
 
 
 def _built_in(data: Data) -> Split:

@@ -11,31 +11,27 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-
-import torch
 
 from regard.data import suggest_tokenizer
 from regard.data.tokenizers.tokenizer import sides
 from regard.options.transformer_options import SIZES
-from regard.runs.run_task import RunTask
-from regard.tasks.epoch_plan import training_speed
-from regard.tasks.translation.data import Corpus, status
+from regard.runs.run_task import Plan
+from regard.tasks.batched_task import describe_plan, peak_rate, planned_tokens
+from regard.tasks.translation.data import Corpus
 from regard.tasks.translation.settings import DEFAULT_PAIRS
-from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
-from regard.training.distributed import Processes
+from regard.training.budget import EPOCHS, EVALUATION_PART, MIN_STEPS, RESERVED, epochs_text
 from regard.training.settings import LENGTHS, merged
 
 __all__ = [
-    "Plan",
     "Workload",
     "epoch_tokens",
     "fill_data",
     "fit_to_text",
     "make_plan",
-    "plan_run",
+    "target_tokens",
 ]
 
 Options = dict[str, Any]
@@ -126,29 +122,6 @@ class Workload:
     target_tokens: int | None = None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """All settings of a run: the settings of the user, and the settings that make_plan() has chosen.
-
-    settings: all settings, by section: {"model": {"width": 192, ...}, "training": {...}, ...}.
-    text: a sentence that says what was chosen.
-    tokens: number of tokens that the run will train on.
-    tokens_per_second: the measured training speed; None if it was not measured.
-    """
-
-    settings: dict[str, Any]
-    text: str
-    tokens: float
-    tokens_per_second: float | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        """The estimated duration of the run in seconds, or None if the speed was not measured."""
-        if self.tokens_per_second is None:
-            return None
-        return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
-
-
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the defaults for the built-in corpus and for evaluations filled in.
 
@@ -191,7 +164,7 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
     return merged({"data": {"tokenizer": name}, "training": {"best": best}}, given), why
 
 
-def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
+def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed, timed: bool = False) -> Plan:
     """Choose the settings of a translation run that the user has not set.
 
     given: the settings that the user has set.
@@ -199,6 +172,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     speed: a function that measures the training speed of a model. It is called only if the length of the run
         is set in minutes, for at most MEASUREMENTS model sizes. Otherwise the plan does not depend on the
         speed of the machine.
+    timed: whether to measure the speed of the chosen model if the length is set in steps or epochs.
 
     >>> work = Workload(pairs=20_000, tokens=250_000)
     >>> plan = make_plan({"training": {"minutes": 5}}, work, lambda model, tokens: 1.1e6 / model["width"])
@@ -210,56 +184,60 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     group = work.processes * training.get("accumulation_steps", 1)  # number of batches per step
     batches, counted = _batches(training, work, group), training.get("batch_size") is not None
     fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
-    measured: float | None = None
+    part, measured = 1 - EVALUATION_PART - RESERVED, None
     if training.get("minutes") is not None:
-        seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
-        timing = _Timing(speed, None if counted else batches[min(1, len(batches) - 1)])
-        size = {} if fixed else _timed_size(family, work, seconds * work.processes, timing)
-        measured = timing(size or dict(model)) * work.processes
+        tokens = None if counted else batches[min(1, len(batches) - 1)]
+        seconds = 60 * training["minutes"] * part
+        size, measured = dict(model), 0.0
+        if fixed:
+            measured = speed(size, tokens) * work.processes
+        else:
+            size, measured = _timed_size(family, work, seconds, lambda option: speed(option, tokens))
         total = seconds * measured
+        size = {} if fixed else size
     else:
-        total = _tokens_of(training, work, batches, group)
+        total = planned_tokens(training, work.tokens, batches[-1] * FILLED * group)
         size = {} if fixed else _options(_largest(family, work, lambda option: total))
     batch = _batch(batches, total / group)
     steps, epochs = total / (batch * FILLED * group), total / max(work.tokens, 1)
-    chosen: Options = {**size, "dropout": _dropout(epochs)}
+    # No dropout for about two epochs or less. It grows with the epochs up to 0.3.
+    dropout = round(20 * min(0.075 * math.log2(max(epochs, 2.0) / 2), 0.3)) / 20
+    width = model.get("width", size.get("width"))
+    if width is None:
+        width = SIZES[model["size"]].width if model.get("size") in SIZES else 256
     rate = TUNING_RATE
     if given.get("init_from") is None:
-        rate = _rate(family, _width({**size, **model}), batch * group, steps)
-    warmup_steps = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
+        rate = peak_rate(family.rate, family.power, width, batch * group, steps)
     filled = {
-        "model": chosen,
+        "model": {**size, "dropout": dropout},
         "training": {
             "batch_tokens": None if counted else batch,
             "learning_rate": rate,
-            "warmup_steps": warmup_steps,
+            "warmup_steps": int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100)),
         },
     }
     settings = merged(given, filled, given)
     share = 1.0 if work.target_tokens is None else work.target_tokens / max(work.tokens, 1)
-    text = _sentence(settings, share * total, epochs, None if measured is None else share * measured)
-    return Plan(settings, text, total, measured)
+    amount = f"about {share * total:,.0f} target tokens ({epochs_text(epochs)})"
+    if measured is not None:
+        minutes = training["minutes"]
+        amount += f", {minutes:g} minute{'' if minutes == 1 else 's'}"
+        amount += f" at {share * measured:,.0f} target tokens/s"
+    elif timed:
+        measured = speed(settings["model"], settings["training"].get("batch_tokens"))
+    unit = (
+        f"{training['batch_size']:,} sentences"
+        if counted
+        else f"{settings['training']['batch_tokens']:,} tokens"
+    )
+    text = describe_plan(settings, "bahdanau", unit, amount)
+    return Plan(settings, text, epochs, None if measured is None else total / measured / part)
 
 
-class _Timing:
-    """Measures the training speed of models with one batch size. Each model is measured only once.
-
-    speed: the function that measures the training speed of a model.
-    tokens: the batch size in tokens; None if the settings have a batch size in sentences.
-    """
-
-    def __init__(self, speed: Speed, tokens: int | None):
-        self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
-
-    def __call__(self, options: Options) -> float:
-        key = repr(sorted(options.items(), key=lambda item: item[0]))
-        if key not in self.known:
-            self.known[key] = self._speed(options, self._tokens)
-        return self.known[key]
-
-
-def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
-    """Return the options of the largest model that can train on enough tokens in `seconds` seconds.
+def _timed_size(
+    family: Family, work: Workload, seconds: float, speed: Callable[[Options], float]
+) -> tuple[Options, float]:
+    """Return the options of the largest model that can train on enough tokens in `seconds`, and its speed.
 
     First, the speed of one size is measured, and the speed of the other sizes is estimated from it. Then the
     size that seems best is measured too, and the estimates are corrected. This is repeated until the choice
@@ -267,20 +245,19 @@ def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing)
     """
     # On a GPU, measuring a size is slow, because kernels are compiled for it. So begin with the most probable
     # size there.
-    start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
-    measured = {start: timing(_options(start))}
-    best = start
-    while len(measured) < MEASUREMENTS:
+    best = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
+    measured: dict[tuple[int, int], float] = {}
+    while best not in measured:
+        measured[best] = speed(_options(best)) * work.processes
+        if len(measured) == MEASUREMENTS:
+            break
 
         def tokens(size: tuple[int, int]) -> float:
             near = min(measured, key=lambda other: abs(math.log(_cost(other) / _cost(size))))
             return seconds * measured[near] * _cost(near) / _cost(size)
 
         best = _largest(family, work, tokens)
-        if best in measured:
-            break
-        measured[best] = timing(_options(best))
-    return _options(best)
+    return _options(best), measured[best]
 
 
 def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
@@ -314,13 +291,6 @@ def _options(size: tuple[int, int]) -> Options:
     return {"width": width, "layers": layers, "heads": max(width // 64, 4), "inner": 4 * width}
 
 
-def _width(model: Mapping[str, Any]) -> int:
-    """Return the width of a model, from its options `width` or `size`."""
-    if model.get("width") is not None:
-        return int(model["width"])
-    return SIZES[model["size"]].width if model.get("size") in SIZES else 256
-
-
 def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
     """Return the batch sizes to choose from, in tokens. group: number of batches per training step."""
     device = work.device if work.device in BATCHES else "cpu"
@@ -336,16 +306,6 @@ def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[i
     return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
 
 
-def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
-    """Return how many tokens a run trains on in total, if its length is not set in minutes."""
-    if training.get("steps") is not None:
-        return training["steps"] * batches[-1] * FILLED * group
-    if training.get("epochs") is not None:
-        return training["epochs"] * work.tokens
-    step = batches[-1] * FILLED * group
-    return min(max(EPOCHS * work.tokens, MIN_STEPS * step), MAX_STEPS * step)
-
-
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
     """Return the largest batch size that leaves at least `steps` training steps in a run on `total` tokens.
 
@@ -356,48 +316,6 @@ def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
     return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 
 
-def _dropout(epochs: float) -> float:
-    """Return the dropout for a run: 0 for about two epochs or less, growing with the epochs up to 0.3.
-
-    >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
-    [0.0, 0.05, 0.1, 0.2, 0.3]
-    """
-    dropout = 0.075 * math.log2(max(epochs, 2.0) / 2)
-    return round(20 * min(dropout, 0.3)) / 20
-
-
-def _rate(family: Family, width: int, batch: int, steps: float) -> float:
-    """Return the peak learning rate: lower for wider models and longer runs, higher for larger batches."""
-    rate = family.rate * (128 / width) ** family.power * (batch / 1024) ** 0.25
-    rate *= min(1.0, 1000 / max(steps, 1.0)) ** 0.25
-    return float(f"{min(rate, family.rate):.2g}")
-
-
-def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
-    """Describe the chosen settings, the amount of training and the speed in one sentence, for the log.
-
-    total: number of target tokens to train on.
-    epochs: number of epochs.
-    speed: training speed in target tokens per second, or None if it was not measured.
-    """
-    model, training = settings["model"], settings["training"]
-    size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
-    batch = f"{training.get('batch_tokens') or 0:,} tokens"
-    if training.get("batch_size") is not None:
-        batch = f"{training['batch_size']:,} sentences"
-    parts = [
-        f"{model.get('name', 'bahdanau')} with {size}" if size else model.get("name", "bahdanau"),
-        f"dropout {model['dropout']:g}",
-        f"batches of {batch}",
-        f"learning rate {training['learning_rate']:g}",
-    ]
-    amount = f"about {total:,.0f} target tokens ({epochs_text(epochs)})"
-    if speed is not None:
-        minutes = training["minutes"]
-        amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
-    return f"{', '.join(parts)}: for {amount}"
-
-
 def target_tokens(corpus: Corpus) -> int:
     """Return the number of target tokens of an epoch, including EOS."""
     return int(corpus.train.target_lengths.sum()) + len(corpus.train)
@@ -406,43 +324,3 @@ def target_tokens(corpus: Corpus) -> int:
 def epoch_tokens(corpus: Corpus) -> int:
     """Return the number of source tokens or of target tokens of an epoch, whichever is larger."""
     return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
-
-
-def plan_run(
-    task: type[RunTask],
-    given: Mapping[str, Any],
-    corpus: Corpus,
-    device: str,
-    processes: Processes,
-    *,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set. All processes get the same plan.
-
-    task: the task class.
-    given: the settings so far. The section [data] is complete.
-    corpus: the training data.
-    device: the device to train on, for example "cuda".
-    processes: the processes of distributed training.
-    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
-    """
-    shared: dict[str, Any] = {}
-    if processes.first:
-
-        def speed(options: Options, tokens: int | None) -> float:
-            """Return the speed in tokens of the side with more tokens. tokens: the batch size, or None."""
-            training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
-            settings = merged(given, {"model": options, "training": training})
-            share = epoch_tokens(corpus) / target_tokens(corpus)
-            return training_speed(task, settings, corpus, device) * share
-
-        kind, targets = torch.device(device).type, target_tokens(corpus)
-        work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
-        with status("measuring the speed of this machine"):
-            plan = make_plan(given, work, speed)
-            if timed and plan.tokens_per_second is None:
-                settings = plan.settings
-                timed_speed = speed(settings["model"], settings["training"].get("batch_tokens"))
-                plan = replace(plan, tokens_per_second=timed_speed)
-        shared = asdict(plan)
-    return Plan(**processes.share(shared))

@@ -15,41 +15,53 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.data.batch import EOS, UNK, Batch
-from regard.decoding import Beam, Greedy, Translation, Translator
+from regard.data.tokenizers import Tokenizer, load_tokenizer
+from regard.data.tokenizers.tokenizer import Lowercased, separate_marks
+from regard.decoding import Beam, Greedy, Scored, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
-from regard.errors import UnknownName
+from regard.decoding.input_checks import check_load_keywords
+from regard.decoding.search_options import search_of
+from regard.errors import ArgumentError, UnknownName, message, naming_place, shown
+from regard.fast.search import supports_int8
 from regard.lazy_package import FirstUse
 from regard.look import Look
 from regard.models import Model, build_model
-from regard.roles import CROSS
+from regard.roles import CROSS, matches
+from regard.runs.loaded_run import LoadedRun, with_weights
+from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import Plan, StoredRun
+from regard.runs.stored_runs import stored_scores
 from regard.sites import record
+from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed, unless_stopped
 from regard.tasks.task_table import task_of
-from regard.tasks.translation.expected_quality import note_few_pairs
-from regard.tasks.translation.run import (
-    TOKENIZERS,
-    VIEW_OPTIONS,
-    TranslationRun,
-    TranslationView,
-    check_options,
-    load_tokenizers,
-    translator_of,
-    view_translation,
-)
-from regard.tasks.translation.settings import Evaluating, TranslationSettings
+from regard.tasks.translation.alignment import ATTENTIVE, check_choice, guided_site, read_choice
+from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
+from regard.tasks.translation.settings import Data, TranslationSettings
+from regard.training.command_options import CommandOption
 from regard.training.task import Evaluation, Loss, Stopped
 
 if TYPE_CHECKING:
-    from regard.data import Batches
-    from regard.runs.run_commands import ChosenRun, ViewOptions
+    from regard.call import Call
+    from regard.runs.run_commands import RunReport
     from regard.runs.train_run import Outcome
-    from regard.tasks.translation.data import Corpus, SampledBatches, Split
-    from regard.tasks.translation.evaluate import TranslationEvaluation
+    from regard.tasks.translation.data import Corpus, Split
     from regard.training.distributed import Processes
     from regard.training.estimators import Reinforce
+    from regard.viewing import Picture, Seen, Site
 
-__all__ = ["Sample", "TranslationTask", "check_evaluation", "load_translator", "train_translation"]
+__all__ = [
+    "TOKENIZERS",
+    "Sample",
+    "TranslationRun",
+    "TranslationTask",
+    "TranslationView",
+    "chosen_dtype",
+    "fits_float16",
+    "load_tokenizers",
+    "load_translator",
+    "train_translation",
+]
 
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 1024
@@ -57,7 +69,110 @@ MANY_AT_ONCE = 1024
 sentences of a batch have more similar lengths if there are many at once."""
 
 
-class TranslationTask(RunTask):
+TOKENIZERS = ("source.tokenizer", "target.tokenizer")
+"""The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
+
+AUTO, INT8 = "auto", "int8"
+
+FIRST_HALF = (8, 0)
+"""The lowest compute capability of NVIDIA GPUs that decode in half precision by default (Ampere)."""
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""The values of load(precision=...): the dtype of the weights and of the computation. There is also "auto",
+the default, see chosen_dtype(); and "int8", float32 with int8 weights in the steps of a search on a CPU."""
+
+STEPS = "steps"
+"""The view that draws one computation of attention step by step."""
+
+UNKNOWN = "<unk>"
+"""The text of the token for words that are not in the vocabulary."""
+
+SELF_VIEWS = ("self", "rollout")
+"""The views that draw self-attention."""
+
+
+class TranslationRun(LoadedRun, Translator):
+    """A Translator that was loaded from a run folder, with the settings and the folder of its run."""
+
+    settings: TranslationSettings
+
+    def prepare(self, line: str) -> str:
+        """Return a source sentence in the form in which the model was trained on sentences.
+
+        If the run was trained on the built-in corpus, spaces are inserted around punctuation. Otherwise, the
+        line is returned unchanged.
+        """
+        return line if self.settings.data.built_in is None else separate_marks(line)
+
+    @property
+    def quality(self) -> str:
+        """A sentence about the model if its validation scores are poor, otherwise ""."""
+        return describe_quality(stored_scores(self.checkpoint), self.settings.training.best)
+
+    def shown(self) -> dict[str, object]:
+        return {**super().shown(), "search": self.search}
+
+
+@dataclass(frozen=True, eq=False)
+class TranslationView(RunView):
+    """The attention of a model for one translation, to be drawn by `regard view`.
+
+    translator: the model with its tokenizers.
+    translation: the translation with its attention.
+    sentence: the source text that the model has read.
+    """
+
+    translator: Any
+    translation: Scored
+    sentence: str
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw the view options.view. Unknown words are shown as in the text, not as <unk>."""
+        from regard.viewing import picture
+
+        view = options.view or self.default_view
+        if view == STEPS:
+            return self._steps(options)
+        prepared = options.prepared(self.seen)
+        if not options.subwords:
+            prepared = _with_unknown_words(prepared, self.translation)
+        return picture(prepared, view, site=options.site, head=options.head, word=options.word)
+
+    def _steps(self, options: ViewOptions) -> Picture:
+        """Draw one attention computation step by step, from scores to output: the last site that matches."""
+        from regard.sites import scope
+        from regard.viewing import steps
+        from regard.viewing.picture import noted
+        from regard.viewing.pictures.view_selection import matching, rows_of
+
+        place, head = matching(self.seen, options.site)[-1], options.head or 0
+        if not 0 <= head < place.heads:
+            problem = f"{place.name} has no head {head}"
+            raise ArgumentError(message("--head", problem, expected=f"0 to {place.heads - 1}"))
+        rows = list(range(len(place.rows)))
+        if options.word is not None:
+            words = _with_unknown_words(self.seen.words(), self.translation)
+            rows = rows_of(options.word, place, words.site(place.name).rows, "--word")
+        calls: list[Call] = []  # one for all target tokens or, in a recurrent decoder, one per token
+        with scope(at=place.name, watch=lambda _, call: calls.append(call)):
+            self.translator.score([self.sentence], [self.translation.text])
+        query, key, value, scores, formula = _inputs(calls, place)
+        label = f"{place.name}, head {head}" if place.heads > 1 else place.name
+        drawn = steps(
+            query[head, rows],
+            key[head],
+            value[head],
+            formula,
+            scores=scores[head, rows],
+            rows=[place.rows[row] for row in rows],
+            columns=place.columns,
+            title=self.seen.title,
+            about=f"{label}; query and keys after the projections of the score function",
+        )
+        return noted(drawn, *self.seen.notes)
+
+
+class TranslationTask(BatchedTask):
     """Trains a translation model on the training pairs of a corpus, and evaluates it on the validation pairs.
 
     device: the kind of device to train on (cpu, cuda or mps). On cuda, batches are padded to a small number
@@ -74,69 +189,50 @@ class TranslationTask(RunTask):
     files = TOKENIZERS
     smallest_sizes = MappingProxyType({"source tokens": 8, "target tokens": 8})
     evaluate_options = FirstUse("regard.tasks.translation.evaluate.EVALUATE_OPTIONS")
-    view_options = VIEW_OPTIONS
+    view_options = (
+        "text",
+        CommandOption(
+            "--target",
+            "Show the attention for this translation. By default, the model generates the translation.",
+            "TEXT",
+        ),
+        "beam_size",
+        "length_penalty",
+        "greedy",
+        "max_length",
+    )
 
-    def __init__(
-        self,
-        model: Model,
-        corpus: Corpus,
-        settings: TranslationSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
+    def _set_up(self, device: str) -> None:
         from regard.data import Batches
-        from regard.tasks.sample_texts import spread_by_length
+        from regard.tasks.split import spread_by_length
         from regard.tasks.translation.alignment import build_guide, guided_site
-        from regard.tasks.translation.data import build_sampler, sampled_epochs, texts
-        from regard.training.distributed import Processes
-        from regard.training.length_buckets import few_shapes
+        from regard.tasks.translation.data import SampledBatches, build_sampler, sampled_epochs, texts
         from regard.training.losses import check_dropout
-        from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
 
-        super().__init__(model, corpus, settings)
-        processes = processes or Processes()
-        training = settings.training
-        features = 0 if training.estimator is None else features_size(model.source, model.target)
-        self._estimator = add_estimator(model, training, features=features, processes=processes)
+        processes, training = self._processes, self.settings.training
         if training.r_drop:
-            check_dropout(model)
+            check_dropout(self.model)
         reason = "the guided-alignment loss records attention" if training.guided_alignment else ""
-        reason = reason if self._estimator is None else SAMPLED
-        longest = settings.data.max_length + 1
-        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, reason)
-        self._sampler = build_sampler(corpus, settings)
+        options = self._start(device, self.model.source, self.model.target, reason=reason)
+        self._sampler = build_sampler(self.corpus, self.settings)
         alone = processes.world == 1 and (device.startswith("cuda") or self.speed.captures)
-        self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
+        self._epochs = sampled_epochs(self.corpus, self._sampler) if self._sampler and alone else None
         sampled_here = self._sampler is not None and self._epochs is None
-        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
-        self._train = self._training_batches(processes)
-        self._valid = Batches(
-            corpus.valid, training.batch_tokens, sentences=training.batch_size, shuffle=False
-        )
-        self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
-        self._sample_places = spread_by_length(
-            [source for source, _ in self._texts], settings.evaluation.samples
-        )
-        self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
-        self._site = CROSS if self._guide is None else guided_site(model)
-
-    def _training_batches(self, processes: Processes) -> Batches | SampledBatches:
-        """Return the batches. For CUDA graphs, they are formed from the lengths of the sampled subwords."""
-        from regard.data import Batches
-        from regard.tasks.translation.data import SampledBatches
-
-        training = self.settings.training
-        options: dict[str, Any] = {
-            "tokens": training.batch_tokens,
-            "sentences": training.batch_size,
-            "rounded": () if self._shapes is None else self._shapes.lengths,
-            "seed": self.settings.seed,
-            "rank": processes.rank,
-            "world": processes.world,
-        }
+        self._lines = [(pair.source, pair.target) for pair in self.corpus.split.train] if sampled_here else []
+        # For CUDA graphs, the batches are formed from the lengths of the sampled subwords.
         if self._epochs is not None and self._shapes is not None:
-            return SampledBatches(self._epochs, **options)
-        return Batches(self.corpus.train, **options)
+            self._train = SampledBatches(self._epochs, **options)
+        else:
+            self._train = Batches(self.corpus.train, **options)
+        self._valid = Batches(
+            self.corpus.valid, training.batch_tokens, sentences=training.batch_size, shuffle=False
+        )
+        self._texts = list(texts(self.corpus.split.valid, self.settings.evaluation.sentences))
+        self._sample_places = spread_by_length(
+            [source for source, _ in self._texts], self.settings.evaluation.samples
+        )
+        self._guide = build_guide(self.corpus, self.settings, sampled=self._estimator is not None)
+        self._site = CROSS if self._guide is None else guided_site(self.model)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -167,9 +263,27 @@ class TranslationTask(RunTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> Corpus:
-        from regard.tasks.translation.data import Corpus
+        from regard.data import encode_pairs, train_tokenizers
+        from regard.files.user_cache import cache_folder
+        from regard.tasks.translation.data import VOCABULARY, Corpus, Lowered, status
 
-        return Corpus.made(data, settings.data, folder, cache, lines)
+        options = settings.data
+        if not (folder / TOKENIZERS[0]).exists():
+            with status("training tokenizers"), naming_place(VOCABULARY):
+                tokenizers = train_tokenizers(
+                    Lowered(data.train) if options.lowercase else data.train,
+                    options.tokenizer or "unigram",
+                    joint=options.joint,
+                    sizes=(options.source_vocab_size, options.target_vocab_size),
+                    lines=lines,
+                )
+            for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
+                tokenizer.save(folder / name)
+        source, target = load_tokenizers(folder, options)
+        place = cache or cache_folder()
+        train = encode_pairs(data.train, source, target, place, longest=options.max_length)
+        valid = encode_pairs(data.valid, source, target, place, longest=options.max_length, over="truncate")
+        return Corpus(data, source, target, train, valid)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: TranslationSettings) -> tuple[int, ...]:
@@ -182,18 +296,57 @@ class TranslationTask(RunTask):
         return build_model(model.name, source, target, **model.options)
 
     @classmethod
-    def load(cls, run: StoredRun, device: str, **options: Any) -> TranslationRun:
-        return translator_of(run, device, **options)
+    def load(cls, run: StoredRun, device: str, *, precision: str = AUTO, **options: Any) -> TranslationRun:
+        """Load the translator of a run.
+
+        The file alignment.json in the run folder says from which attention weights word alignments are
+        computed. Without this file, the attention layer (site) that was trained with guided alignment is
+        used. If there is no such site, all cross-attention layers are used.
+
+        precision: the dtype of the weights and of the computation: a name in PRECISIONS, "auto" or "int8".
+        options: further arguments of Translator(), such as search.
+        """
+        check_options({"precision": precision, **options})
+        folder, settings = run.folder, run.settings
+        source, target = load_tokenizers(folder, settings.data)
+        model = cls.build_model(settings.model, (source.size, target.size))
+        model = with_weights(model, run, device)
+        dtype = chosen_dtype(precision, next(model.parameters()).device)
+        if precision == AUTO and dtype == torch.float16 and not fits_float16(model):
+            dtype = torch.bfloat16
+        model = model.to(dtype)
+        if precision == INT8:
+            kind = next(model.parameters()).device.type
+            if kind != "cpu" or not supports_int8(model):
+                problem = f"a {type(model).__name__} on {kind} cannot decode with int8 weights"
+                expected = "a Transformer or a bahdanau model on a CPU"
+                hint = 'set device="cpu", or use another precision'
+                raise ArgumentError(message("precision", problem, expected=expected, hint=hint))
+            model.int8_steps = True
+        choice = read_choice(folder)
+        if choice is not None:
+            check_choice(model, choice, folder)
+        alignment = choice or (guided_site(model) if settings.training.guided_alignment else None)
+        options = options if alignment is None else {"alignment": alignment, **options}
+        return TranslationRun(model, source, target, **{"search": Beam(), **options}).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> TranslationEvaluation:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         from regard.tasks.translation.evaluate import evaluate_translation
 
         return evaluate_translation(cls, run, options)
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
-        return view_translation(cls, run, options, drawing)
+        unit = "word" if drawing.subwords is False else "auto"
+        translator = run.load(cls, search=search_of(options), look="*", unit=unit, precision="float32")
+        sentence, target = translator.prepare(options["text"]), options["target"]
+        translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
+        seen = _measured(translator, translation, drawing)
+        if not seen.sites and not seen.long:
+            problem = f"the model {translator.settings.model.name} has no attention to view"
+            raise ArgumentError(message(shown(run.folder), problem, hint=ATTENTIVE))
+        return TranslationView(seen, translator, translation, sentence)
 
     @classmethod
     def defaults(
@@ -209,21 +362,36 @@ class TranslationTask(RunTask):
 
     @classmethod
     def check(cls, settings: TranslationSettings, model: Any = None) -> None:
-        check_evaluation(settings.evaluation)
+        from regard.evaluation import bleu
+        from regard.evaluation.bleu import TOKENIZERS as BLEU_TOKENIZERS
+
+        # Without these checks, the errors would occur only at the first evaluation during training.
+        how = settings.evaluation
+        if how.tokenize not in BLEU_TOKENIZERS:
+            raise UnknownName("value of evaluation.tokenize:", how.tokenize, BLEU_TOKENIZERS)
+        bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
+        Beam(size=how.beam_size)
 
     @classmethod
     def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: Corpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        from regard.tasks.translation.plan import epoch_tokens, plan_run
+        from regard.tasks.translation.data import status
+        from regard.tasks.translation.plan import Workload, epoch_tokens, make_plan, target_tokens
+        from regard.training.settings import merged
 
-        plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
-        return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
+        tokens, targets = epoch_tokens(corpus), target_tokens(corpus)
+
+        def speed(options: dict[str, Any], batch: int | None) -> float:
+            """Return the speed in tokens of the side with more tokens. batch: its tokens, or None."""
+            training = {"batch_tokens": batch, "guided_alignment": 0.0, "learning_rate": 1e-4}
+            changed = merged(settings, {"model": options, "training": training})
+            return training_speed(cls, changed, corpus, device) * tokens / targets
+
+        kind = torch.device(device).type
+        work = Workload(len(corpus.train), tokens, kind, processes.world, targets)
+        with status("measuring the speed of this machine"):
+            return shared_plan(processes, lambda: make_plan(settings, work, speed, timed))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         from regard.tasks.translation.data import SampledBatches
@@ -243,12 +411,6 @@ class TranslationTask(RunTask):
     def close(self) -> None:
         if self._epochs is not None:
             self._epochs.close()
-
-    def largest_batch(self) -> Batch:
-        return next(self.batches(0, self._train.largest(0)))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
 
     def count(self, batch: Batch) -> int:
         return int(batch.target_lengths.sum())
@@ -327,9 +489,7 @@ class TranslationTask(RunTask):
 
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
-        for batch in self._valid.epoch(0):
-            if stopping():
-                raise Stopped
+        for batch in unless_stopped(stopping, self._valid.epoch(0)):
             for piece in pieces_of(batch, self.corpus.target.size):
                 ready = piece.to(device)
                 with Twins(self.model):  # a plain recurrent encoder waits for the lengths
@@ -379,22 +539,6 @@ class TranslationTask(RunTask):
         ]
 
 
-def check_evaluation(how: Evaluating) -> None:
-    """Raise an error if an evaluation setting is invalid.
-
-    Without this check, the error would occur only at the first evaluation during training.
-
-    how: the settings [evaluation].
-    """
-    from regard.evaluation import bleu
-    from regard.evaluation.bleu import TOKENIZERS as BLEU_TOKENIZERS
-
-    if how.tokenize not in BLEU_TOKENIZERS:
-        raise UnknownName("value of evaluation.tokenize:", how.tokenize, BLEU_TOKENIZERS)
-    bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
-    Beam(size=how.beam_size)
-
-
 @dataclass(frozen=True)
 class Sample:
     """A translation of a validation sentence, to print with the reference translation `wanted`.
@@ -436,4 +580,130 @@ def load_translator(
 
     check_options(options)
     task_of(folder, "translation")  # raises an error if the run has another task
-    return translator_of(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)
+    return TranslationTask.load(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)
+
+
+def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
+    """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
+
+    Faithfulness says whether the output depends on the attended source words. It is measured for the
+    cross-attention in the picture: the attention layer drawing.site and the head drawing.head. If the picture
+    shows no cross-attention, all cross-attention layers are measured, and the note says so.
+    """
+    from regard.evaluation import faithfulness
+
+    seen, site, head = translation.seen(), drawing.site, drawing.head
+    empty = not translation.text.strip() or len(translation.source_units) < 2
+    if translation.alignment is None or empty:
+        return seen
+    cross = [each for each in seen.sites if each.kind == "cross"]
+    drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
+    if drawing.view in SELF_VIEWS or not drawn:
+        return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
+    exists = head is None or head < min(each.heads for each in drawn)
+    head = head if exists else None
+    return seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
+
+
+def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
+    """Return a copy of `seen` in which each label <unk> is replaced by the unknown word itself."""
+    spelled = {}
+    sides = (
+        ("source", pair.source_units, seen.source_words),
+        ("target", pair.target_units, seen.target_words),
+    )
+    for side, words, numbers in sides:
+        spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
+
+    def spell(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
+        numbered = zip(pieces, numbers or (), strict=True)
+        words = spelled[side]
+        return tuple(words[n] if words and n >= 0 and UNKNOWN in piece else piece for piece, n in numbered)
+
+    sites = tuple(
+        replace(
+            site,
+            rows=spell(
+                site.rows, site.row_words, "source" if site.kind in ("encoder", "reversed") else "target"
+            ),
+            columns=spell(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
+        )
+        for site in seen.sites
+    )
+    return replace(seen, sites=sites)
+
+
+def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
+    """Return query, key, value and scores of an attention layer, and the formula of its scores as text.
+
+    The shapes are query (H, T, D), key (H, S, D), value (H, S, E) and scores (H, T, S). A formula is, for
+    example, "query · key × 0.125".
+
+    calls: all calls of the layer for one sentence pair.
+    site: the recorded attention of the layer, with the labels of its rows and columns.
+    """
+    from regard.backends.reference import compare
+    from regard.select import Soft
+
+    rows, shown = sum(call.sizes[2] for call in calls), len(site.rows)
+    # The row of EOS is left out if the translation reached the maximum length.
+    if not calls or rows not in (shown, shown + 1) or calls[0].sizes[3] != len(site.columns):
+        problem = "the sentence is too long: it was translated in several parts"
+        raise ArgumentError(message("--view steps", problem, hint="use a shorter sentence"))
+    if not all(isinstance(call.select, Soft) for call in calls):
+        problem = f"{site.name} does not use softmax, but this view can only draw softmax attention"
+        raise ArgumentError(message("--view steps", problem))
+    parts = []
+    for call in calls:
+        compared, visible = compare(call)
+        parts.append((compared / call.temperature).masked_fill(~visible, -torch.inf)[0])
+    first = calls[0]
+    query = torch.cat([call.query[0] for call in calls], dim=1)
+    key, value = (first.spread(tensor)[0] for tensor in (first.key, first.value))
+    if first.combine == "inner":
+        scale = first.scale / first.temperature
+        formula = "query · key" if scale == 1 else f"query · key × {scale:.3g}"
+    else:
+        formula = "v · tanh(query + key)"
+    formula = formula if first.bias is None else f"{formula} + bias"
+    scores = torch.cat(parts, dim=1)[:, :shown]
+    return query[:, :shown].detach(), key.detach(), value.detach(), scores.detach(), formula
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise an error if an option is not `precision` and not an argument of Translator().
+
+    The error suggests the most similar name.
+    """
+    check_load_keywords(Translator, {name: each for name, each in options.items() if name != "precision"})
+    precision = options.get("precision", AUTO)
+    if precision not in (AUTO, INT8, *PRECISIONS):
+        raise UnknownName("precision", precision, (AUTO, INT8, *PRECISIONS))
+
+
+def chosen_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Return the dtype for a value of load(precision=...).
+
+    "auto" is float16 on a GPU from NVIDIA Ampere on, and float32 on other devices. float16 is as fast as
+    bfloat16, and three more bits of each number are kept. The result of a search is checked for overflow, see
+    decoding.active_rows.
+
+    >>> chosen_dtype("auto", torch.device("cpu"))
+    torch.float32
+    """
+    if precision != AUTO:
+        return PRECISIONS.get(precision, torch.float32)
+    half = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_HALF
+    return torch.float16 if half else torch.float32
+
+
+def fits_float16(model: Model) -> bool:
+    """Return whether no weight of a model is too large for float16."""
+    largest = [each.detach().abs().max().float() for each in model.parameters() if each.numel()]
+    return not largest or bool(torch.stack(largest).max() <= torch.finfo(torch.float16).max)
+
+
+def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
+    """Load the source and target tokenizers of a run folder."""
+    source, target = (load_tokenizer(folder / name, links=False) for name in TOKENIZERS)
+    return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)

@@ -27,9 +27,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.entry import Entry
+from regard.viewing.entry import WEIGHTS, Entry, facts, table
 from regard.viewing.html_document import JOINERS, Page, article_page, check_ending, save_html
-from regard.viewing.html_page import WEIGHTS, facts, table
 from regard.viewing.pooled_attention import Pooled, largest, pooled
 from regard.viewing.seen import Drawable, Seen, Site, seen_of
 from regard.viewing.terminal_colors import clean

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, label, shade, text_color_on, width_of
-from regard.viewing.pictures.link_lines import Joined
 from regard.viewing.pictures.picture_files import Picture
+from regard.viewing.pictures.words import Joined
 
 __all__ = ["player"]
 
@@ -74,30 +72,29 @@ def player(
     stage = _Stage(top, bottom, label(title, 90), arcs=reading is not None or past is not None)
     frames = []
     for place, word in enumerate(top):
-        row = None if reading is None else numpy.asarray(reading)[place]
-        frames.append(stage.encoded(place, f"encoder: {word}", row))
+        read = None if reading is None else numpy.asarray(reading)[place]
+        frames.append(stage.frame(f"encoder: {word}", (0, place), own=read))
     for step, word in enumerate(bottom):
         if past is not None:
             caption = f"step {step + 1}: self-attention to earlier words"
-            frames.append(stage.frame(caption, step, past=numpy.asarray(past)[step]))
+            frames.append(stage.frame(caption, (1, step), own=numpy.asarray(past)[step]))
         caption = f"step {step + 1}: cross-attention, output {word}"
-        frames.append(stage.frame(caption, step, cross=numpy.asarray(cross)[step]))
-    frames.append(stage.frame("cross-attention of all words", len(bottom), all_cross=numpy.asarray(cross)))
-    terminal = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), "")
-    heading = [Text(label(title, 90), "bold")] if title else []
-    return Picture(frames, Group(*heading, terminal), SECONDS)
+        frames.append(stage.frame(caption, (1, step), cross={step: numpy.asarray(cross)[step]}))
+    every = dict(enumerate(numpy.asarray(cross)))
+    frames.append(stage.frame("cross-attention of all words", (1, len(bottom)), cross=every))
+    terminal = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), label(title, 90))
+    return Picture(frames, terminal, SECONDS)
 
 
 class _Stage:
-    """Draws the frames of an animation of a translation.
+    """Draws the frames of an animation of a translation, in which each word has the same position.
 
-    The words of source and target have the same positions in every frame.
+    A side is 0 for the source, above, and 1 for the target, below.
     """
 
     def __init__(self, source: Sequence[str], target: Sequence[str], title: str, arcs: bool):
-        self.source, self.target, self.title = source, target, title
-        self.arcs = ARCS if arcs else 0.0
-        self.widths = [[width_of(word, SIZE) + 2 * PAD for word in side] for side in (source, target)]
+        self.sides, self.title, self.arcs = (source, target), title, ARCS if arcs else 0.0
+        self.widths = [[width_of(word, SIZE) + 2 * PAD for word in side] for side in self.sides]
         totals = [sum(widths) + APART * (len(widths) - 1) for widths in self.widths]
         self.left = [[(max(totals) - total) / 2] for total in totals]
         for left, widths in zip(self.left, self.widths, strict=True):
@@ -105,69 +102,47 @@ class _Stage:
                 left.append(left[-1] + width + APART)
         self.tops = (0.0, HEIGHT + BETWEEN)
 
-    def encoded(self, place: int, caption: str, reading: Weights) -> Canvas:
-        """Return the frame that shows how the encoder reads one source word.
-
-        place: the index of the word.
-        caption: the text above the words.
-        reading: (S,), the self-attention weights of the word. If None, the frame shows the words up to this
-            word.
-        """
-        canvas = Canvas(self.title or "Animation of a translation", caption)
-        for other, word in enumerate(self.source):
-            level = 0.0 if reading is None else float(reading[other])
-            shown = word if reading is not None or other <= place else ""
-            self._word(canvas, 0, other, shown, level, now=other == place)
-        for other in range(len(self.target)):
-            self._word(canvas, 1, other, "", 0.0)
-        if reading is not None:
-            self._arcs(canvas, 0, place, reading)
-        return self._captioned(canvas, caption)
-
     def frame(
         self,
         caption: str,
-        step: int,
-        past: Weights = None,
-        cross: Weights = None,
-        all_cross: Weights = None,
+        now: tuple[int, int],
+        own: Weights = None,
+        cross: Mapping[int, NDArray[numpy.floating]] | None = None,
     ) -> Canvas:
-        """Return a frame that shows how the decoder generates one target word.
+        """Return a frame that shows how one word is read or generated.
 
         caption: the text above the words.
-        step: index of the target word that is being generated.
-        past: (T,), the self-attention weights of this word, or None.
-        cross: (S,), the cross-attention weights of this word, or None.
-        all_cross: (T, S), the cross-attention weights of all words, for the last frame. None for other
-            frames.
+        now: the side and the index of this word. Without `own`, no later word of its side is shown.
+        own: its self-attention weights for the words of its side.
+        cross: the cross-attention weights of this word, or of all target words in the last frame.
         """
-        canvas = Canvas(self.title or "Animation of a translation", caption)
-        levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
-        if all_cross is not None:
-            for number, weights in enumerate(all_cross):
-                self._links(canvas, number, weights, 0.55)
-        if cross is not None:
-            self._links(canvas, step, cross, 0.9)
-        for place, word in enumerate(self.source):
-            self._word(canvas, 0, place, word, float(levels[place]))
-        for place in range(len(self.target)):
-            shown = self.target[place] if place < step or (place == step and past is None) else ""
-            level = float(past[place]) if past is not None and place < step else 0.0
-            self._word(canvas, 1, place, shown, level, now=place == step)
-        if past is not None:
-            self._arcs(canvas, 1, step, past)
-        return self._captioned(canvas, caption)
-
-    def _captioned(self, canvas: Canvas, caption: str) -> Canvas:
-        """Add caption and title to a frame, make it as large as the other frames, and return it."""
-        self._reserve(canvas)
-        canvas.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, caption, 9, color=QUIET)
+        canvas, (side, step) = Canvas(self.title or "Animation of a translation", caption), now
+        cross = cross or {}
+        for row, weights in cross.items():
+            self._links(canvas, row, weights, 0.9 if len(cross) == 1 and row == step else 0.55)
+        levels: list[NDArray[numpy.floating]] = [numpy.zeros(len(words)) for words in self.sides]
+        if step in cross:
+            levels[0] = cross[step]
+        if own is not None:
+            levels[side] = numpy.where(numpy.arange(len(own)) < (len(own) if side == 0 else step), own, 0.0)
+        for number, words in enumerate(self.sides):
+            for place, word in enumerate(words):
+                hidden = number > side or (number == side and place > step)
+                if number == side == 0:
+                    hidden = hidden and own is None
+                elif number == side and place == step:
+                    hidden = own is not None
+                shown, current = "" if hidden else word, (number, place) == now
+                self._word(canvas, number, place, shown, float(levels[number][place]), current)
+        if own is not None:
+            self._arcs(canvas, side, step, own)
+        left = min(self.left[0][0], self.left[1][0])
+        canvas.reserve(left, self.tops[1] + HEIGHT + self.arcs)
+        canvas.words(left, -self.arcs - 14, caption, 9, color=QUIET)
         canvas.head(self.title)
         return canvas
 
-    def _word(
-        self, canvas: Canvas, side: int, place: int, word: str, level: float, now: bool = False
-    ) -> None:
+    def _word(self, canvas: Canvas, side: int, place: int, word: str, level: float, now: bool) -> None:
         left, width, top = self.left[side][place], self.widths[side][place], self.tops[side]
         canvas.box(left, top, width, HEIGHT, shade(level), edge=DARK if now else FAINT, round=4)
         canvas.words(left + width / 2, top + HEIGHT / 2, word, anchor="middle", color=text_color_on(level))
@@ -210,12 +185,3 @@ class _Stage:
                 width=0.5 + 2.5 * float(weight),
                 opacity=round(0.2 + 0.6 * float(weight), 2),
             )
-
-    def _reserve(self, canvas: Canvas) -> None:
-        """Extend the bounds of a frame by the space for arcs, so that all frames have the same size.
-
-        For this, an invisible white line is drawn below the target words.
-        """
-        left = min(self.left[0][0], self.left[1][0])
-        bottom = self.tops[1] + HEIGHT + self.arcs
-        canvas.line(left, bottom, left, bottom, color="#ffffff", width=0.1)

@@ -16,7 +16,7 @@ from regard.viewing.as_arrays import as_numpy
 from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, width_of
 from regard.viewing.pictures.matrix import grid
-from regard.viewing.pictures.picture_files import Picture
+from regard.viewing.pictures.picture_files import Picture, finished
 
 __all__ = ["FORMULAS", "steps"]
 
@@ -106,7 +106,7 @@ def steps(
         _names("q", rows, computed, 0),
         _names("k", columns, computed, 1),
     )
-    canvas = Canvas(label(title, 90) or "One attention call, step by step")
+    canvas = Canvas()
     top, left, lowest = 0.0, 0.0, 0.0
     for number, step in enumerate(grids):
         if number == 3:  # weights, values and output are in a second row
@@ -118,12 +118,11 @@ def steps(
         lowest = max(lowest, top + part.bounds[3])
     left_out = _left_out(arrays, computed)
     canvas.foot(left_out)
-    canvas.head(label(title, 90), label(about, 110))
-    canvas.about = (
-        "query, keys, scores, weights, values and output of one attention call, as grids of numbers"
-    )
     printed = [line for step in grids for line in _printed(step)]
-    return Picture([canvas], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
+    terminal = Group(*printed, *([Text(left_out, "dim")] if left_out else []))
+    content = "query, keys, scores, weights, values and output of one attention call, as grids of numbers"
+    name = "One attention call, step by step"
+    return finished(canvas, terminal, title, about, name=name, content=content)
 
 
 def _steps(

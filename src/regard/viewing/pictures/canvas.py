@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy
 from numpy.typing import NDArray
@@ -32,7 +33,28 @@ MANY = 4000
 
 
 @dataclass(frozen=True)
-class Box:
+class Placed:
+    """A mark with a position: for a rectangle, that of its top left corner."""
+
+    x: float
+    y: float
+
+    def moved(self, x: float, y: float) -> Self:
+        return replace(self, x=self.x + x, y=self.y + y)
+
+
+@dataclass(frozen=True)
+class Rectangle(Placed):
+    width: float
+    height: float
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        return self.x, self.y, self.x + self.width, self.y + self.height
+
+
+@dataclass(frozen=True)
+class Box(Rectangle):
     """A rectangle in a picture.
 
     x, y: the top left corner.
@@ -43,25 +65,14 @@ class Box:
         effect in SVG files only.
     """
 
-    x: float
-    y: float
-    width: float
-    height: float
     fill: str = WHITE
     edge: str = ""
     round: float = 0.0
     crisp: bool = False
 
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        return self.x, self.y, self.x + self.width, self.y + self.height
-
-    def moved(self, x: float, y: float) -> Box:
-        return replace(self, x=self.x + x, y=self.y + y)
-
 
 @dataclass(frozen=True)
-class Words:
+class Words(Placed):
     """A line of text in a picture.
 
     x: the horizontal position of the text: of its start, its middle or its end, according to `anchor`.
@@ -72,8 +83,6 @@ class Words:
         files only.
     """
 
-    x: float
-    y: float
     text: str
     size: float = SIZE
     color: str = DARK
@@ -92,9 +101,6 @@ class Words:
         xs = [self.x + x * math.cos(turn) - y * math.sin(turn) for x, y in corners]
         ys = [self.y + x * math.sin(turn) + y * math.cos(turn) for x, y in corners]
         return min(xs), min(ys), max(xs), max(ys)
-
-    def moved(self, x: float, y: float) -> Words:
-        return replace(self, x=self.x + x, y=self.y + y)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Raster:
+class Raster(Rectangle):
     """An image that is scaled to a rectangle of a picture.
 
     x, y: the top left corner of the rectangle.
@@ -127,19 +133,8 @@ class Raster:
     smooth: whether to interpolate between pixels.
     """
 
-    x: float
-    y: float
-    width: float
-    height: float
     pixels: NDArray[numpy.uint8]
     smooth: bool = False
-
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        return self.x, self.y, self.x + self.width, self.y + self.height
-
-    def moved(self, x: float, y: float) -> Raster:
-        return replace(self, x=self.x + x, y=self.y + y)
 
 
 Mark = Box | Words | Curve | Raster
@@ -232,15 +227,9 @@ class Canvas:
                 self.words(*middle, text, 8, anchor="middle", color=color)
 
     def raster(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        pixels: NDArray[numpy.uint8],
-        smooth: bool = False,
+        self, x: float, y: float, width: float, height: float, pixels: NDArray[numpy.uint8], **more: bool
     ) -> None:
-        self.marks.append(Raster(x, y, width, height, pixels, smooth))
+        self.marks.append(Raster(x, y, width, height, pixels, **more))
 
     def head(self, title: str, *lines: str) -> None:
         """Add a title, and grey texts below it, above the existing marks.
@@ -278,6 +267,10 @@ class Canvas:
             level = step / 23 if least == 0 else 2 * step / 23 - 1
             self.box(start + 3 * step, y - 4, 3, 8, shade(level))
         self.words(start + 76, y, f"{most:.3g}{' or more' if more else ''}", 8, color=QUIET)
+
+    def reserve(self, x: float, y: float) -> None:
+        """Extend the bounds to a point, so that all frames of an animation have the same size."""
+        self.line(x, y, x, y, color=WHITE, width=0.1)  # invisible
 
     def put(self, other: Canvas, x: float, y: float) -> None:
         """Add copies of all marks of another canvas, moved by (x, y)."""

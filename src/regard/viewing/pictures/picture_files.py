@@ -10,12 +10,13 @@ from rich.console import Console, ConsoleOptions, RenderableType
 
 from regard.errors import ArgumentError
 from regard.files.atomic_io import write_whole
-from regard.viewing.html_document import SUFFIXES, check_ending, image_uri
+from regard.viewing.html_document import SUFFIXES, check_ending, image_uri, save_html
 from regard.viewing.pictures.canvas import Canvas, same_size
+from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
 
-__all__ = ["Picture"]
+__all__ = ["Illustrated", "Picture", "finished"]
 
 
 class Picture(Shown):
@@ -24,6 +25,7 @@ class Picture(Shown):
     frames: the canvases that are written to files, one for each frame.
     terminal: an object for the terminal that rich can print. It shows the same content.
     seconds: how long each frame of an animation is shown.
+    animation: a function that returns the animation to write to GIF files. Default: the frames.
 
     >>> from regard.viewing import matrix
     >>> picture = matrix([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
@@ -31,9 +33,15 @@ class Picture(Shown):
     True
     """
 
-    def __init__(self, frames: Sequence[Canvas], terminal: RenderableType, seconds: float = 1.0):
+    def __init__(
+        self,
+        frames: Sequence[Canvas],
+        terminal: RenderableType,
+        seconds: float = 1.0,
+        animation: Callable[[], Picture] | None = None,
+    ):
         self.frames = same_size(list(frames)) if len(frames) > 1 else list(frames)
-        self.terminal, self.seconds = terminal, seconds
+        self.terminal, self.seconds, self._animation = terminal, seconds, animation
 
     @property
     def moves(self) -> bool:
@@ -83,6 +91,8 @@ class Picture(Shown):
         """Return the picture, or all frames of an animation, as the bytes of a GIF file."""
         from regard.viewing.pictures.matplotlib_writer import gif_of
 
+        if self._animation is not None:
+            return self._animation().gif()
         return gif_of(self.frames, self.seconds)
 
     @property
@@ -113,6 +123,52 @@ class Picture(Shown):
         moving = _or_none(self.gif) if self.moves else None
         kind, drawn = ("svg+xml", self.svg().encode()) if moving is None else ("gif", moving)
         return f'<img alt="{escape(self.frames[-1].title)}" src="{image_uri(kind, drawn)}">'
+
+
+def finished(
+    canvas: Canvas,
+    terminal: RenderableType,
+    title: str,
+    about: str = "",
+    detail: str = "",
+    *,
+    name: str = "",
+    content: str = "",
+) -> Picture:
+    """Return a picture of one canvas, with its title and two lines about it above the marks.
+
+    name: the title for screen readers if there is no title.
+    content: a description of the picture for screen readers.
+    """
+    canvas.head(label(title, 90), label(about, 110), detail)
+    canvas.title, canvas.about = label(title, 90) or name, content
+    return Picture([canvas], terminal)
+
+
+class Illustrated:
+    """Base class of recorded attention that is drawn as a picture: print it, show it, or save it."""
+
+    def picture(self) -> Picture:
+        """Return the picture, which is an animation if it is saved as .gif."""
+        raise TypeError(f"{type(self).__name__} does not implement picture()")
+
+    def page(self) -> str:
+        """Return an HTML page."""
+        raise TypeError(f"{type(self).__name__} does not implement page()")
+
+    def save(self, path: str | Path) -> tuple[str, ...]:
+        """Write a .png, .svg, .pdf, .gif (animation) or .html file, atomically.
+
+        Returns hints about characters that no installed font has. Usually the result is empty.
+        """
+        path = check_ending(path, (*SUFFIXES, ".html"))
+        if path.suffix.lower() == ".html":
+            save_html(path, self.page)
+            return ()
+        return self.picture().save(path)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.picture().terminal
 
 
 def _or_none(make: Callable[[], bytes]) -> bytes | None:

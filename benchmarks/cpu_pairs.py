@@ -1,0 +1,93 @@
+"""Calls on a CPU beside the PyTorch code that a user would write: windows, biases, dropout and looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import regard
+from benchmarks.call_pairs import Pair, inputs
+
+__all__ = ["cpu_pairs"]
+
+DROPOUT = ((64, 4, 32, 64), (16, 8, 128, 64))
+BIASED = ((1, 8, 32, 64), (4, 8, 256, 64), (1, 2, 16, 16))
+WINDOW, WINDOWED = 256, (512, 1024, 2048, 4096, 8192)
+ALIBI = (512, 4096)
+
+
+def chunked(query: Tensor, key: Tensor, value: Tensor, left: int) -> Tensor:
+    """Attention of each query to itself and `left` keys before it, with one call of SDPA."""
+    batch, heads, length, width = query.shape
+    count = length // left
+    query = query.reshape(batch, heads * count, left, width)
+    keys, values = (
+        pad(each, (0, 0, left, 0))
+        .unfold(2, 2 * left, left)
+        .transpose(3, 4)
+        .reshape(batch, -1, 2 * left, width)
+        for each in (key, value)
+    )
+    i, j = torch.arange(left)[:, None], torch.arange(2 * left) - left
+    seen = ((j <= i) & (j >= i - left)).expand(count, -1, -1).clone()
+    seen[0] &= j >= 0
+    bias = torch.where(seen, 0.0, -torch.inf).expand(heads, -1, -1, -1).flatten(0, 1)
+    return sdpa(query, keys, values, attn_mask=bias[None]).view(batch, heads, length, width)
+
+
+def both_passes(
+    gradients: bool, tensors: list[Tensor], attend: Callable[..., Tensor]
+) -> Callable[[], Tensor]:
+    """Return a function that calls attend(*tensors) and, with gradients, its backward pass."""
+
+    def run() -> Tensor:
+        output = attend(*tensors)
+        if not gradients:
+            return output
+        return torch.cat([each.flatten() for each in torch.autograd.grad(output.sum(), tensors)])
+
+    return run
+
+
+def cpu_pairs(gradients: bool) -> Iterator[Pair]:
+    """Yield the pairs; with gradients, forward and backward pass are measured together."""
+
+    def pair(
+        name: str, shape: tuple[int, ...], ours: Callable[..., Tensor], theirs: Callable[..., Tensor]
+    ) -> Pair:
+        tensors = inputs(shape, "cpu", torch.float32, gradients)
+        runs = (both_passes(gradients, tensors, each) for each in (ours, theirs))
+        return Pair(f"{name}, {','.join(map(str, shape))}", gradients, *runs)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, **options: object) -> Tensor:
+        return regard.attention(query, key, value, **options).output  # type: ignore[arg-type]
+
+    for shape in DROPOUT:
+        # Different random numbers: agreement is tested without dropout.
+        yield pair("dropout", shape, partial(attend, dropout=0.1), partial(sdpa, dropout_p=0.1))
+    for shape in BIASED:
+        bias = torch.randn(1, shape[1], shape[2], shape[2])
+        yield pair("float bias", shape, partial(attend, bias=bias), partial(sdpa, attn_mask=bias))
+    for length in WINDOWED:
+        mask = regard.causal() & regard.window(left=WINDOW)
+        yield pair(
+            "window 256", (1, 8, length, 64), partial(attend, mask=mask), partial(chunked, left=WINDOW)
+        )
+        ids = torch.arange(length) // WINDOW
+        seen = (ids[:, None] == ids)[None, None]
+        documents = regard.documents(ids[None])
+        yield pair(
+            "documents", (1, 8, length, 64), partial(attend, mask=documents), partial(sdpa, attn_mask=seen)
+        )
+    for length in ALIBI:
+        scheme = regard.ALiBi(8)
+        distance = torch.arange(length) - torch.arange(length)[:, None]
+        bias = -scheme.slope_H.view(8, 1, 1) * distance.abs()
+        yield pair(
+            "ALiBi", (1, 8, length, 64), partial(attend, bias=scheme), partial(sdpa, attn_mask=bias[None])
+        )
