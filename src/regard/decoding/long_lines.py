@@ -88,7 +88,7 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
 
     units: the units (words or characters) that Part.words counts. Default: words.
     """
-    units = units or Units("word", tokenizer.words)
+    units = units or Units("word", tokenizer.words, tokenizer.pieces)
     texts = sentences(line)
     parts: list[Part] = []
     unsplit = first = place = 0

@@ -147,7 +147,6 @@ def _trained(
     )
     trainer = build_trainer(kind, run, folder, device, processes, log, lock)
     task = trainer.task
-    assert isinstance(task, RunTask)
     with interruptible() as interrupt, log:
         checkpoint = trainer.resume()
         step = trainer.progress.step
@@ -155,7 +154,15 @@ def _trained(
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
         elif not introduced:
-            introduce(log, run, task)
+            for note in run.notes:
+                log.event("data", str(note), shown=note)
+            parameters = sum(each.numel() for each in task.model.parameters())
+            sizes = named_sizes(kind, sizes_of(run.corpus))
+            text = ", ".join(filter(None, (settings.model.name, f"{parameters:,} parameters", sizes)))
+            start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
+            log.event("model", f"{text}{start}", parameters=parameters)
+            if run.plan is not None and run.plan.text:
+                log.event("plan", run.plan.text)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
@@ -201,20 +208,6 @@ def build_trainer(
         log=log,
         lock=lock,
     )
-
-
-def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
-    """Log the data, the model and the chosen settings of a new run."""
-    settings = run.settings
-    for note in run.notes:
-        log.event("data", str(note), shown=note)
-    count = sum(each.numel() for each in task.model.parameters())
-    sizes = named_sizes(type(task), sizes_of(task.corpus))
-    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", sizes)))
-    start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
-    log.event("model", f"{text}{start}", parameters=count)
-    if run.plan is not None and run.plan.text:
-        log.event("plan", run.plan.text)
 
 
 def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
