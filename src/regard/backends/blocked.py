@@ -30,11 +30,14 @@ from regard.masks.mask import Tile
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["FEW", "attend_small", "reasons", "run"]
+__all__ = ["attend_small", "few", "reasons", "run"]
 
 FEW = 1 << 18
 """Additive attention is computed without blocks if tanh(q + k), B * H * T * S * A elements, has at most this
 many on a CPU: 1 MiB of float32. For GPUs, at_once() computes a larger limit from this number."""
+
+FEW_OF_ONE_QUERY = 1 << 23
+"""The same for T = 1, a step of a decoder: tanh(q + k) then has the size of the keys."""
 
 MOST_SCORES = 1 << 22
 """An inner product on a CPU is computed without blocks if it has at most this many scores, B * H * T * S:
@@ -62,6 +65,11 @@ def run(call: Call) -> Forward:
     return Forward(output, lse)
 
 
+def few(queries: int, elements: int) -> bool:
+    """Whether a CPU computes additive attention of T queries without blocks. elements: B * H * T * S * A."""
+    return elements <= (FEW_OF_ONE_QUERY if queries == 1 else FEW)
+
+
 def _is_small(call: Call) -> bool:
     """Whether this call can be computed without blocks.
 
@@ -73,7 +81,10 @@ def _is_small(call: Call) -> bool:
     if call.dropout or call.groups != 1:
         return False
     batch, heads, queries, keys = call.sizes
-    return batch * heads * queries * keys * call.query.shape[-1] <= at_once(FEW, call.query.device)
+    elements = batch * heads * queries * keys * call.query.shape[-1]
+    if call.query.device.type == "cpu":
+        return few(queries, elements)
+    return elements <= at_once(FEW, call.query.device)
 
 
 def _at_once(call: Call) -> bool:
