@@ -83,8 +83,13 @@ def train_seeds(
         write_failures(folder, {})
     log, seeds = Log(folder / "log.jsonl", console=console), list(run.settings.seeds)
     log.rewind(0)  # each seed has a log of its own, which is continued
-    waiting = [seed for seed in seeds if seed not in failures_of(folder)]
-    waiting = [seed for seed in waiting if change or not _has_ended(seed_folder(folder, seed))]
+    waiting = []
+    for seed in seeds:
+        own, done = seed_folder(folder, seed), seed in failures_of(folder)
+        if not (change or done) and is_run(own):  # a seed that has ended is not loaded to find this out
+            checkpoint = Checkpoints(own).latest()
+            done = checkpoint is not None and bool(Progress.read(checkpoint.state, str(own)).ended)
+        waiting += [] if done else [seed]
 
     def fail(seed: int, step: int, text: str) -> None:
         write_failures(folder, {**failures_of(folder), seed: (step, text)})
@@ -178,12 +183,6 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
         free = memory()[1]
         most = min(cores // threads, free // needed if free else cores)
     return Jobs(min(most, seeds), threads, device) if min(most, seeds) > 1 else None
-
-
-def _has_ended(own: Path) -> bool:
-    """Return whether the training of a seed has ended, so that it is not loaded to find this out."""
-    checkpoint = Checkpoints(own).latest() if is_run(own) else None
-    return checkpoint is not None and bool(Progress.read(checkpoint.state, str(own)).ended)
 
 
 def _training(task: type[RunTask], run: PreparedRun, folder: Path, seed: int, jobs: Jobs) -> Training:

@@ -127,10 +127,6 @@ class WallClock:
         """Record how many seconds a training step took."""
         self._recent.append(seconds)
 
-    def is_over(self, elapsed: float) -> bool:
-        """Return whether the time budget of the run is used up after `elapsed` seconds."""
-        return elapsed > self.budget
-
     def replan_due(self, elapsed: float) -> bool:
         """Return whether it is time to estimate the number of steps again.
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -244,7 +245,7 @@ class Trainer:
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
         self._budget.replan_due(self._seconds())  # a resumed run replans at later times only
-        self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
+        self._out_of_time = self.processes.share(int(self._seconds() > self._budget.budget))
         if at.step:
             self._plan_steps()
             if evaluation_due(self.settings, at) and not self._stop:
@@ -299,7 +300,7 @@ class Trainer:
         # over, whether a checkpoint is due, and whether a new plan is due.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
-        clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > self._save_after, replan)
+        clocks = (elapsed > self._budget.budget, self.clock() - self._last_save > self._save_after, replan)
         flags = [int(bool(requested)), *(int(self.processes.first and each) for each in clocks)]
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
@@ -495,7 +496,7 @@ class Trainer:
         weights themselves. The tensor file "task" has the state of the task, if it has one.
         """
         log = {"position": self.log.position(), "state": self.log.state()}
-        step, state = self.progress.step, {**self.progress.written(), "log": log, **self._surroundings()}
+        step, state = self.progress.step, {**asdict(self.progress), "log": log, **self._surroundings()}
         if self._tensors_step == step:  # the tensors have not changed since they were saved
             with suppress(DataError):
                 self.checkpoints.save(step, None, state)

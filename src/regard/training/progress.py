@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class Progress:
     tokens: number of target tokens so far.
     ended: why the run has ended, such as "completed all steps". "" while the run has not ended.
 
-    >>> Progress.read(Progress(step=3).written()).step
+    >>> Progress.read({"step": 3}).step
     3
     """
 
@@ -54,10 +54,6 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     ended: str = ""
-
-    def written(self) -> dict[str, Any]:
-        """Return the counters by name, as checkpoints save them in state.json. read() reads them."""
-        return asdict(self)
 
     def state(self) -> tuple[Any, ...]:
         """Return the counters (step, evaluated, total, ended), to decide whether a new checkpoint is needed.
