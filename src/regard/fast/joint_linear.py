@@ -19,6 +19,7 @@ __all__ = [
     "column_sums",
     "copy_in_half",
     "half_copies",
+    "in_aligned_rows",
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
@@ -168,6 +169,24 @@ def joined(parts: tuple[Tensor, ...]) -> Tensor:
     if any(step < width for step in first.stride()[:-1]):  # rows overlap, such as in an expanded tensor
         return torch.cat(parts, -1)
     return first.as_strided((*first.shape[:-1], width), first.stride())
+
+
+def in_aligned_rows(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return torch.cat(parts, -1) in `dtype`, with columns of zeros up to a multiple of ALIGNMENT.
+
+    Each part is converted while it is copied.
+
+    >>> in_aligned_rows([torch.ones(1, 2), torch.ones(1, 1).double()], torch.float32)
+    tensor([[1., 1., 1., 0., 0., 0., 0., 0.]])
+    """
+    widths = [each.shape[-1] for each in parts]
+    missing = -sum(widths) % ALIGNMENT
+    rows = parts[0].new_empty(*parts[0].shape[:-1], sum(widths) + missing, dtype=dtype)
+    for place, part in zip(rows.split([*widths, missing], -1), parts, strict=False):
+        place.copy_(part)
+    if missing:
+        rows[..., -missing:] = 0.0
+    return rows
 
 
 def product_in_float32(a: Tensor, b: Tensor) -> Tensor:

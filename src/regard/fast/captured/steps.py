@@ -338,8 +338,8 @@ class DeviceUpdate:
         The kernels of the optimizer divide the gradients by the divisor. Other gradients are scaled in place.
         """
         norm = nn.utils.get_total_norm(gradients)
-        finite = total.isfinite() & norm.isfinite()
-        self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
+        both = total + norm
+        self.failed.logical_or_(both - both)  # NaN, which is true, if one of them is NaN or infinite
         if math.isinf(self.limit):
             return norm, None
         if norm.is_cuda:

@@ -14,7 +14,7 @@ Here s or h is the previous state, and s~ or n is the candidate state. z is the 
 reset gate. x is the projected input, also called the input part. u is the projected state, also called the
 recurrent part. e is the input and c the context of the gated cell. The callers compute the matrix products.
 Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Widths and strides
-are in units of UNIT elements, see _units(). Strides that depend on the batch size or on the number of steps
+are in units of UNIT elements, see units(). Strides that depend on the batch size or on the number of steps
 are not specialised, so that other batches do not compile other kernels. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
+__all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward", "units"]
 
 BLOCK, WARPS = 512, 4
 """Number of columns per program, and its number of warps."""
@@ -312,7 +312,7 @@ def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor)
     gates, state and after can have any stride along W; the other tensors are contiguous.
     """
     ways, rows, width = state.shape
-    *sizes, unit = _units((width, gates.stride(0), state.stride(0), after.stride(0)))
+    *sizes, unit = units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
         gates, more, bias, state, after, *sizes, rows, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -332,7 +332,7 @@ def gru_backward(
     """
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
-    *sizes, unit = _units((width, gates.stride(0), state.stride(0)))
+    *sizes, unit = units((width, gates.stride(0), state.stride(0)))
     gru_backward_kernel[_grid(ways * rows, width)](
         *tensors, *sizes, rows, ways, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -346,7 +346,7 @@ def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     """
     width = state.shape[1]
     sizes = (width, *(each.stride(0) for each in tensors))
-    kernel[_grid(len(state), width)](*tensors, *_units(sizes), BLOCK=BLOCK, num_warps=WARPS)
+    kernel[_grid(len(state), width)](*tensors, *units(sizes), BLOCK=BLOCK, num_warps=WARPS)
 
 
 def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...]) -> None:
@@ -354,7 +354,7 @@ def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tens
     width = state.shape[1]
     sizes = (width, *parts.stride()[:2], *(each.stride(0) for each in tensors))
     kernel[_grid(len(state), width)](
-        parts, *tensors, *_units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
+        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
     )
 
 
@@ -362,14 +362,14 @@ def _grid(rows: int, width: int) -> tuple[int, int]:
     return rows, triton.cdiv(width, BLOCK)
 
 
-def _units(sizes: tuple[int, ...]) -> list[int]:
+def units(sizes: tuple[int, ...]) -> list[int]:
     """Return the sizes divided by 8, 4 or 1, and then this number: the largest that divides all of them.
 
     The kernel multiplies the sizes by the last number, a compile-time argument. The compiler then knows that
     rows begin at a multiple of 16 bytes, for example. It does not know it for a size such as 1,000, because
     it tests only whether an argument is a multiple of 16.
 
-    >>> _units((1000, 24)), _units((1000, 620)), _units((1000, 7))
+    >>> units((1000, 24)), units((1000, 620)), units((1000, 7))
     ([125, 3, 8], [250, 155, 4], [1000, 7, 1])
     """
     unit = next(each for each in (8, 4, 1) if not any(size % each for size in sizes))

@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from regard.dimensions import autocast_on
 
@@ -224,7 +223,10 @@ def _in_dtype(
     if not more:
         b = None if bias is None else bias.to(dtype)
         return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
-    x, w = (functional.pad(each.to(dtype), (0, more)) for each in (features, weight))
+    x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
+    for wide, each in ((x, features), (w, weight)):
+        wide[:, :width] = each
+        wide[:, width:] = 0.0
     if bias is not None:
         x[:, width], w[:, width] = 1.0, bias
     return x, w, None

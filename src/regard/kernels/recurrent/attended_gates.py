@@ -1,0 +1,267 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Additive attention of one step of a recurrent decoder in training, together with the gates of its cell.
+
+The context c = sum of weight_j h_j enters the gates only as C c = sum of weight_j (C h_j). So the products
+C h_j ("projected values") are computed once for all steps, and a step needs no product with C. One kernel
+computes softmax, C c, the gates z and r, and r * s. In the backward pass, one kernel computes the gradients
+of r and of the weights, and one the gradient of the query.
+
+fast/recurrent/attentive_steps_cuda.py contains the loop over the steps, and layers/gated_cell.py the cell.
+Sizes and strides are in units of UNIT elements, see cells.units().
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.kernels import interpreting
+from regard.kernels.mask import end_of
+from regard.kernels.recurrent.cells import units
+from regard.kernels.tanh import LOG2E, exact_share
+
+__all__ = ["BLOCK", "attended_gates", "gates_backward", "query_backward"]
+
+BLOCK, WIDTH, WARPS = 512, 256, 4
+"""Number of columns of the gates, and of channels of the query, that a program computes, and its warps."""
+
+KEYS = 32
+"""Maximum number of keys that a program loads at once."""
+
+
+@triton.jit
+def _get(pointer, at, there):
+    """Load the elements at pointer + at as float32; 0 where `there` is False."""
+    return tl.load(pointer + at, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["inputs_row"])
+def attended_gates_kernel(
+    scores, projected, lengths, inputs, more, state, gates, reset, weights, norm, length_step, keys, rows,
+    scores_row, weights_row, inputs_row, width, projected_batch, projected_row, more_row, state_row,
+    gates_row, reset_row, UNIT: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute softmax, and BLOCK columns of the gates of a sequence.
+
+    z, r = sigma(W e + U s + C c)     C c = weights . projected
+
+    scores: reads (B, S). lengths: reads the number of keys of each sequence, (B,).
+    projected: reads (B, S, 3 width).
+    inputs: reads W e, (B, 3 width). inputs_row is in units of one element.
+    more: reads U s for z and r, (B, 2 width). state: reads s, (B, width).
+    gates: writes z, r and, for the candidate state, W e + C c, (B, 3 width).
+    reset: writes r * s, (B, width).
+    weights: writes (B, S), 0 for padding.
+    norm: writes the maximum of the scores and 1 / sum of exp(score - maximum), (2, B).
+    """
+    width, projected_batch, projected_row = width * UNIT, projected_batch * UNIT, projected_row * UNIT
+    more_row, state_row = more_row * UNIT, state_row * UNIT
+    gates_row, reset_row = gates_row * UNIT, reset_row * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there, of_gates = column < 3 * width, column < 2 * width
+    of_reset, place = of_gates & (column >= width), column - width
+    end = end_of(lengths, length_step, row, keys, LENGTHS)
+    s = _get(state, row * state_row + place, of_reset)
+    gate = _get(inputs, row * inputs_row + column, there) + _get(more, row * more_row + column, of_gates)
+    best = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
+    attended = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, end, COLUMNS):
+        key = first + tl.arange(0, COLUMNS)
+        score = tl.load(scores + row * scores_row + key, mask=key < end, other=float("-inf"))
+        at = row * projected_batch + key.to(tl.int64)[:, None] * projected_row + column[None, :]
+        x = _get(projected, at, (key < end)[:, None] & there[None, :])
+        highest = tl.maximum(best, tl.max(score, 0))
+        shrink = tl.exp2((best - highest) * LOG2E)
+        weight = tl.exp2((score - highest) * LOG2E)
+        total = total * shrink + tl.sum(weight, 0)
+        attended = attended * shrink + tl.sum(weight[:, None] * x, 0)
+        best = highest
+    inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
+    best = tl.where(total == 0.0, 0.0, best)
+    gate += attended * inverse
+    gate = tl.where(of_gates, tl.sigmoid(gate), gate)
+    tl.store(gates + row * gates_row + column, gate, mask=there)
+    tl.store(reset + row * reset_row + place, gate * s, mask=of_reset)
+    if tl.program_id(1) == 0:
+        one = tl.arange(0, 1)
+        tl.store(norm + row + one, best)
+        tl.store(norm + rows + row + one, inverse)
+        for first in range(0, keys, COLUMNS):
+            key = first + tl.arange(0, COLUMNS)
+            score = tl.load(scores + row * scores_row + key, mask=key < end, other=float("-inf"))
+            weight = tl.exp2((score - best) * LOG2E) * inverse
+            tl.store(weights + row * weights_row + key, weight, mask=key < keys)
+
+
+@triton.jit(do_not_specialize=["part_step"])
+def gates_backward_kernel(
+    parts, gates, state, dgates, before, projected, lengths, dweights, length_step, keys, rows, width,
+    part_step, parts_row, gates_row, state_row, dgates_row, before_row, projected_batch, projected_row,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of r, and the gradients of the weights from BLOCK columns of the gates.
+
+    parts: reads PARTS tensors (B, width), whose sum is the gradient of r * s.
+    gates: reads r. state: reads s.
+    dgates: (B, 3 width). Reads the gradients of the arguments of z and s~ in the first and last third, and
+        writes that of r to the second third.
+    before: (B, width). Adds the part of the gradient of s that comes from r * s.
+    dweights: writes (blocks, B, S), to be summed over the blocks of columns; not for padding.
+    """
+    width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
+    gates_row, state_row, dgates_row = gates_row * UNIT, state_row * UNIT, dgates_row * UNIT
+    before_row, projected_batch = before_row * UNIT, projected_batch * UNIT
+    projected_row = projected_row * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = column < 3 * width
+    of_reset, place = (column >= width) & (column < 2 * width), column - width
+    d = tl.zeros([BLOCK], tl.float32)
+    for part in tl.static_range(PARTS):
+        d += _get(parts, part * part_step + row * parts_row + place, of_reset)
+    r, s = _get(gates, row * gates_row + column, of_reset), _get(state, row * state_row + place, of_reset)
+    so_far = _get(before, row * before_row + place, of_reset)
+    dgate = _get(dgates, row * dgates_row + column, there & (of_reset == 0))
+    dgate += d * s * r * (1.0 - r)  # r is 0 in the other columns
+    tl.store(dgates + row * dgates_row + column, dgate, mask=of_reset)
+    tl.store(before + row * before_row + place, so_far + d * r, mask=of_reset)
+    end = end_of(lengths, length_step, row, keys, LENGTHS)
+    dweights += (tl.program_id(1).to(tl.int64) * rows + row) * keys
+    for first in range(0, end, COLUMNS):
+        key = first + tl.arange(0, COLUMNS)
+        at = row * projected_batch + key.to(tl.int64)[:, None] * projected_row + column[None, :]
+        x = _get(projected, at, (key < end)[:, None] & there[None, :])
+        tl.store(dweights + key, tl.sum(x * dgate[None, :], 1), mask=key < end)
+
+
+@triton.jit
+def _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS: tl.constexpr):
+    """Return the gradients of the weights of some keys: the sum of `parts` tensors (B, S), and `extra`."""
+    part = tl.arange(0, PARTS)
+    at = (part[:, None] * rows + row) * keys + key[None, :]
+    inside = (part < parts)[:, None] & (key < end)[None, :]
+    return tl.sum(_get(dweights, at, inside), 0) + _get(extra, key, key < end)
+
+
+@triton.jit(do_not_specialize=["extra_row"])
+def query_backward_kernel(
+    dweights, extra, scores, norm, query, key_states, vector, lengths, dquery, length_step, keys, rows, parts,
+    scores_row, extra_row, hidden, query_row, key_batch, key_row, dquery_row, UNIT: tl.constexpr,
+    PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Compute WIDTH channels of the gradient of the query.
+
+    dquery = sum over keys of v g (1 - tanh^2)     g = weight (dweight - sum of weight dweight)
+
+    dweights: reads the result of gates_backward_kernel, (parts, B, S).
+    extra: reads a part of the gradient of the weights, (B, S).
+    scores, norm: read the arguments and results of attended_gates_kernel.
+    query, key_states, vector: read (B, hidden), (B, S, hidden) and v, (hidden,).
+    dquery: writes (B, hidden).
+    """
+    hidden, query_row, key_batch = hidden * UNIT, query_row * UNIT, key_batch * UNIT
+    key_row, dquery_row = key_row * UNIT, dquery_row * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = channel < hidden
+    end = end_of(lengths, length_step, row, keys, LENGTHS)
+    q = _get(query, row * query_row + channel, there)
+    v = _get(vector, channel, there)
+    best, inverse = tl.load(norm + row), tl.load(norm + rows + row)
+    extra += row * extra_row
+    scores += row * scores_row
+    delta = tl.zeros([1], tl.float32)
+    for first in range(0, end, COLUMNS):
+        key = first + tl.arange(0, COLUMNS)
+        score = tl.load(scores + key, mask=key < end, other=float("-inf"))
+        weight = tl.exp2((score - best) * LOG2E) * inverse
+        dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
+        delta += tl.sum(weight * dweight, 0)
+    total = tl.zeros([WIDTH], tl.float32)
+    for first in range(0, end, COLUMNS):
+        key = first + tl.arange(0, COLUMNS)
+        score = tl.load(scores + key, mask=key < end, other=float("-inf"))
+        weight = tl.exp2((score - best) * LOG2E) * inverse
+        dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
+        at = row * key_batch + key.to(tl.int64)[:, None] * key_row + channel[None, :]
+        k = _get(key_states, at, (key < end)[:, None] & there[None, :])
+        share = exact_share(q[None, :] + k, APPROXIMATE)
+        total += tl.sum((weight * (dweight - delta))[:, None] * (4.0 * (share - share * share)), 0)
+    tl.store(dquery + row * dquery_row + channel, total * v, mask=there)
+
+
+def attended_gates(
+    scores: Tensor, projected: Tensor, lengths: Tensor | None, inputs: Tensor, more: Tensor, state: Tensor,
+    gates: Tensor, reset: Tensor, weights: Tensor, norm: Tensor,
+) -> None:  # fmt: skip
+    """Compute attention weights and gates of one step; see attended_gates_kernel for the tensors.
+
+    lengths: number of keys of each sequence, (B,) or (1,), or None.
+    norm: contiguous; scores and weights have stride 1 along the keys.
+    """
+    (batch, keys, _), width = projected.shape, state.shape[1]
+    strides = (*projected.stride()[:2], more.stride(0), state.stride(0), gates.stride(0), reset.stride(0))
+    attended_gates_kernel[(batch, triton.cdiv(3 * width, BLOCK))](
+        scores, projected, scores if lengths is None else lengths, inputs, more, state, gates, reset, weights,
+        norm, _step(lengths), keys, batch, scores.stride(0), weights.stride(0), inputs.stride(0),
+        *units((width, *strides)), LENGTHS=lengths is not None, COLUMNS=_columns(keys), BLOCK=BLOCK,
+        num_warps=WARPS,
+    )  # fmt: skip
+
+
+def gates_backward(
+    parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, before: Tensor, projected: Tensor,
+    lengths: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return parts of the gradient of the attention weights, (P, B, S) in float32, and write that of r.
+
+    For the tensors, see gates_backward_kernel. The result is not written for padding.
+    """
+    (batch, keys, _), width = projected.shape, state.shape[1]
+    blocks = triton.cdiv(3 * width, BLOCK)
+    dweights = projected.new_empty(blocks, batch, keys, dtype=torch.float32)
+    strides = (each.stride(0) for each in (gates, state, dgates, before))
+    sizes = units((width, *parts.stride()[:2], *strides, *projected.stride()[:2]))
+    gates_backward_kernel[(batch, blocks)](
+        parts, gates, state, dgates, before, projected, dweights if lengths is None else lengths, dweights,
+        _step(lengths), keys, batch, *sizes, PARTS=len(parts), LENGTHS=lengths is not None,
+        COLUMNS=_columns(keys), BLOCK=BLOCK, num_warps=WARPS,
+    )  # fmt: skip
+    return dweights
+
+
+def query_backward(
+    dweights: Tensor, extra: Tensor, scores: Tensor, norm: Tensor, query: Tensor, key: Tensor, vector: Tensor,
+    lengths: Tensor | None, dquery: Tensor,
+) -> None:  # fmt: skip
+    """Compute the gradient of the query; see query_backward_kernel for the tensors.
+
+    dweights: the result of gates_backward().
+    """
+    batch, keys, hidden = key.shape
+    sizes = units((hidden, query.stride(0), *key.stride()[:2], dquery.stride(0)))
+    query_backward_kernel[(batch, triton.cdiv(hidden, WIDTH))](
+        dweights, extra, scores, norm, query, key, vector, scores if lengths is None else lengths, dquery,
+        _step(lengths), keys, batch, len(dweights), scores.stride(0), extra.stride(0), *sizes,
+        PARTS=triton.next_power_of_2(len(dweights)), LENGTHS=lengths is not None, COLUMNS=_columns(keys),
+        WIDTH=WIDTH, APPROXIMATE=not interpreting(), num_warps=WARPS,
+    )  # fmt: skip
+
+
+def _columns(keys: int) -> int:
+    """Return the number of keys that a program loads at once."""
+    return min(max(triton.next_power_of_2(keys), 16), KEYS)
+
+
+def _step(lengths: Tensor | None) -> int:
+    """Return the stride of the lengths."""
+    return 0 if lengths is None or len(lengths) == 1 else lengths.stride(0)
