@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from regard.fast.hooks import is_hooked
 from regard.fast.twin import Twin, plain_class
 from regard.kernels import by_kernel
-from regard.positions import Position
 from regard.positions.embedded import Embedded
 
 __all__ = ["FastEmbedding", "embed_tokens"]
@@ -40,7 +39,7 @@ def embed_tokens(
     table: nn.Embedding,
     tokens: Tensor,
     multiplier: float,
-    position: Position | None,
+    position: Any,
     start: int,
     dropout: nn.Dropout,
 ) -> Tensor | None:

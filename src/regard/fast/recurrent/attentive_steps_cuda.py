@@ -28,12 +28,6 @@ from regard.memory import Memory
 
 __all__ = ["CudaSteps", "suits_cuda_steps"]
 
-NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
-"""Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
-
-NO_EXTRA: tuple[Any, ...] = (None, None, 0.0)
-"""No bias and no dropout."""
-
 SPLITS = (5, 4, 3, 2)
 """Numbers of parts of the product with the weight of r * s. The first that is possible is used."""
 
@@ -109,19 +103,18 @@ class CudaSteps(torch.autograd.Function):
         torch.bmm(weights_TBS.transpose(0, 1), value, out=contexts_TBE.transpose(0, 1))
         ctx.lengths = lengths
         weights = joint_NM, of_context, of_state
-        steps_of = gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE
+        steps_of = gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, weights_TBS
         ctx.save_for_backward(key, value, vector, projected_BSG, *weights, *steps_of, norms, *scores)
         return states_TBM[1:].transpose(0, 1), contexts_TBE.transpose(0, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
-        from regard.kernels.additive import operators
         from regard.kernels.recurrent import cells
-        from regard.kernels.recurrent.attended_gates import gates_backward, query_backward
+        from regard.kernels.recurrent.attended_gates import gates_backward, memory_backward, query_backward
 
         key, value, vector, projected_BSG, joint_NM, of_context, of_state, *saved = ctx.saved_tensors
-        gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, norms, *scores = saved
+        gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, weights_TBS, norms, *scores = saved
         (steps, batch, width), size, hidden = reset_TBM.shape, len(joint_NM), key.shape[2]
         # The kernels read rows with any stride, but not expanded gradients, such as those of sum().
         dstates, dcontexts = (
@@ -137,6 +130,7 @@ class CudaSteps(torch.autograd.Function):
         state_PKM = of_state.unflatten(0, (of_width, -1))
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(parts, batch, width)
+        dscores_TBS = norms.new_empty(steps, batch, key.shape[1])
         tensors = (
             d_TBN[..., :hidden],
             d_TBN[..., hidden:],
@@ -147,32 +141,30 @@ class CudaSteps(torch.autograd.Function):
             gates_TBG,
             both_TBN[..., :hidden],
             norms,
+            dscores_TBS,
         )
         rows = list(zip(*(each.unbind(0) for each in tensors), scores, strict=True))
         states, lengths = states_TBM.unbind(0), ctx.lengths
         for t in reversed(range(steps)):
             dquery_BA, dgates_BG, dnew_PBK, djoint_PBN, *others = rows[t]
-            more_BM, extra_BS, gates_BG, query_BA, norm, score = others
+            more_BM, extra_BS, gates_BG, query_BA, norm, dscores_BS, score = others
             dstate_BM = cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, states[t], dgates_BG)
             of_gates = gates_BG, states[t], dgates_BG, dstate_BM
             dweights = gates_backward(torch.bmm(dnew_PBK, state_PKM), *of_gates, projected_BSG, lengths)
-            query_backward(dweights, extra_BS, score, norm, query_BA, key, vector, lengths, dquery_BA)
+            of_scores = dweights, extra_BS, score, norm
+            query_backward(*of_scores, query_BA, key, vector, lengths, dquery_BA, dscores_BS)
             parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
-        # The gradients of keys, values and v: all steps are queries of one attention call.
-        flat, dcontexts_TBE = d_TBN.flatten(0, 1), dcontexts.transpose(0, 1)
-        dcontexts_RE = torch.addmm(dcontexts_TBE.reshape(steps * batch, -1), flat[:, hidden:], of_context)
-        doutput = dcontexts_RE.view(dcontexts_TBE.shape).transpose(0, 1)[:, None]
-        queries_BTA = both_TBN[..., :hidden].transpose(0, 1)
-        norm, score = norms.movedim(0, -1)[:, :, None].contiguous(), torch.stack(scores, 1)
-        memory: list[Any] = [queries_BTA[:, None], key[:, None], value[:, None], vector[None], norm, score]
-        of_memory: list[Any] = [lengths, *NO_MASK, True, *NO_EXTRA, False]
-        _, dkey, dvalue, dvector, _ = operators.run_backward(doutput, *memory, *of_memory)
+        flat = d_TBN.flatten(0, 1)
+        dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        dcontexts_TBE.flatten(0, 1).addmm_(flat[:, hidden:], of_context)
+        dkey, dvector = memory_backward(both_TBN[..., :hidden], key, vector, dscores_TBS)
+        dvalue = torch.bmm(weights_TBS.permute(1, 2, 0), dcontexts_TBE.transpose(0, 1))
         djoint_NM = product_in_float32(flat[:, :size].T, states_TBM[:-1].flatten(0, 1))
         dof_context = product_in_float32(flat[:, hidden:].T, contexts_TBE.flatten(0, 1))
         dof_state = product_in_float32(flat[:, hidden + 2 * width :].T, reset_TBM.flatten(0, 1))
         dgates, dfirst = d_TBN[..., hidden:].transpose(0, 1), dstate_BM + parts_PBM.sum(0)
-        dweights = djoint_NM[:hidden].T, dof_context, djoint_NM[hidden:], dof_state
-        gradients = dgates, dfirst, dkey[:, 0], dvalue[:, 0], dvector[0], *dweights
+        of_weights = djoint_NM[:hidden].T, dof_context, djoint_NM[hidden:], dof_state
+        gradients = dgates, dfirst, dkey, dvalue, dvector, *of_weights
         return None, None, *(each.to(dtype) for each, dtype in zip(gradients, ctx.dtypes, strict=True))
 
 

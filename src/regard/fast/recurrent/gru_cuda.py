@@ -61,8 +61,12 @@ class _Directions(torch.autograd.Function):
         # The position of a step is computed like the step of a position.
         row_WSB = (sequence_B1 * steps + step_WBS).transpose(1, 2)
         x_WRI = _rows(in_aligned_rows((x,), dtype), row_WSB).flatten(1, 2)
-        of_input_WGI = in_aligned_rows((torch.stack(weights[::4]),), dtype)
-        weight_WGM, bias_WG, more_bias_WG = (torch.stack(weights[at::4]).to(dtype) for at in (1, 2, 3))
+        of_input_WGI = torch.stack([in_aligned_rows((each,), dtype) for each in weights[::4]])
+        weight_WGM, bias_WG, more_bias_WG = (
+            weights[at].new_empty(ways, *weights[at].shape, dtype=dtype) for at in (1, 2, 3)
+        )
+        copies = [each for pair in zip(weight_WGM, bias_WG, more_bias_WG, strict=True) for each in pair]
+        torch._foreach_copy_(copies, [each for at, each in enumerate(weights) if at % 4])
         gates_WSBG = x_WRI.new_empty(ways, steps, batch, 3 * width)
         for way, gates in enumerate(gates_WSBG):
             torch.addmm(bias_WG[way], x_WRI[way], of_input_WGI[way].T, out=gates.flatten(0, 1))
@@ -96,7 +100,7 @@ class _Directions(torch.autograd.Function):
         row_SWB = (row_WSB * ways + way_W1[..., None]).transpose(0, 1)
         dstates_SWBM = _rows(dstates.reshape(-1, width), row_SWB)
         step_S1 = torch.arange(steps, device=lengths.device)[:, None]
-        dstates_SWBM *= (step_S1 < lengths)[:, None, :, None]
+        dstates_SWBM *= (step_S1 < lengths)[:, None, :, None].to(dstates.dtype)
         last_WB = ((lengths - 1) * ways + way_W1) * batch + sequence_B
         dstates_SWBM.view(-1, width).index_add_(0, last_WB.T.flatten(), dlast.reshape(-1, width))
         dgates_WSBG, dmore_SBWG = backward_steps(dstates_SWBM, weight_WGM, *buffers)

@@ -4,7 +4,8 @@
 The context c = sum of weight_j h_j enters the gates only as C c = sum of weight_j (C h_j). So the products
 C h_j ("projected values") are computed once for all steps, and a step needs no product with C. One kernel
 computes softmax, C c, the gates z and r, and r * s. In the backward pass, one kernel computes the gradients
-of r and of the weights, and one the gradient of the query.
+of r and of the weights, and one the gradients of scores and query. One kernel sums the gradients of keys and
+of v over all steps.
 
 fast/recurrent/attentive_steps_cuda.py contains the loop over the steps, and layers/gated_cell.py the cell.
 Sizes and strides are in units of UNIT elements, see cells.units().
@@ -23,11 +24,15 @@ from regard.kernels import interpreting
 from regard.kernels.mask import end_of
 from regard.kernels.recurrent.cells import units
 from regard.kernels.tanh import LOG2E, exact_share
+from regard.kernels.training.partial_sums import sum_over_rows
 
-__all__ = ["BLOCK", "attended_gates", "gates_backward", "query_backward"]
+__all__ = ["attended_gates", "gates_backward", "memory_backward", "query_backward"]
 
-BLOCK, WIDTH, WARPS = 512, 256, 4
-"""Number of columns of the gates, and of channels of the query, that a program computes, and its warps."""
+BLOCK, WARPS, WARPS_BACK = 512, 2, 4
+"""Number of columns of the gates that a program computes; its warps in the forward and backward pass."""
+
+WIDTH, OWNED = 64, 32
+"""Number of channels of a program of query_backward_kernel and of memory_backward_kernel; each has one warp."""
 
 KEYS = 32
 """Maximum number of keys that a program loads at once."""
@@ -153,12 +158,12 @@ def _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PART
 
 @triton.jit(do_not_specialize=["extra_row"])
 def query_backward_kernel(
-    dweights, extra, scores, norm, query, key_states, vector, lengths, dquery, length_step, keys, rows, parts,
-    scores_row, extra_row, hidden, query_row, key_batch, key_row, dquery_row, UNIT: tl.constexpr,
+    dweights, extra, scores, norm, query, key_states, vector, lengths, dquery, dscores, length_step, keys,
+    rows, parts, scores_row, extra_row, hidden, query_row, key_batch, key_row, dquery_row, UNIT: tl.constexpr,
     PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute WIDTH channels of the gradient of the query.
+    """Compute the gradients g of the scores, and WIDTH channels of the gradient of the query.
 
     dquery = sum over keys of v g (1 - tanh^2)     g = weight (dweight - sum of weight dweight)
 
@@ -166,7 +171,7 @@ def query_backward_kernel(
     extra: reads a part of the gradient of the weights, (B, S).
     scores, norm: read the arguments and results of attended_gates_kernel.
     query, key_states, vector: read (B, hidden), (B, S, hidden) and v, (hidden,).
-    dquery: writes (B, hidden).
+    dquery: writes (B, hidden). dscores: writes g, (B, S), 0 for padding.
     """
     hidden, query_row, key_batch = hidden * UNIT, query_row * UNIT, key_batch * UNIT
     key_row, dquery_row = key_row * UNIT, dquery_row * UNIT
@@ -179,24 +184,72 @@ def query_backward_kernel(
     best, inverse = tl.load(norm + row), tl.load(norm + rows + row)
     extra += row * extra_row
     scores += row * scores_row
+    # The sum of weight * dweight, and two sums over the keys from which dquery is computed with it.
     delta = tl.zeros([1], tl.float32)
+    weighted, plain = tl.zeros([WIDTH], tl.float32), tl.zeros([WIDTH], tl.float32)
     for first in range(0, end, COLUMNS):
         key = first + tl.arange(0, COLUMNS)
-        score = tl.load(scores + key, mask=key < end, other=float("-inf"))
-        weight = tl.exp2((score - best) * LOG2E) * inverse
-        dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
-        delta += tl.sum(weight * dweight, 0)
-    total = tl.zeros([WIDTH], tl.float32)
-    for first in range(0, end, COLUMNS):
-        key = first + tl.arange(0, COLUMNS)
-        score = tl.load(scores + key, mask=key < end, other=float("-inf"))
-        weight = tl.exp2((score - best) * LOG2E) * inverse
-        dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
         at = row * key_batch + key.to(tl.int64)[:, None] * key_row + channel[None, :]
         k = _get(key_states, at, (key < end)[:, None] & there[None, :])
+        score = tl.load(scores + key, mask=key < end, other=float("-inf"))
+        dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
+        weight = tl.exp2((score - best) * LOG2E) * inverse
+        delta += tl.sum(weight * dweight, 0)
         share = exact_share(q[None, :] + k, APPROXIMATE)
-        total += tl.sum((weight * (dweight - delta))[:, None] * (4.0 * (share - share * share)), 0)
-    tl.store(dquery + row * dquery_row + channel, total * v, mask=there)
+        slope = 4.0 * (share - share * share) * weight[:, None]
+        weighted += tl.sum(slope * dweight[:, None], 0)
+        plain += tl.sum(slope, 0)
+    tl.store(dquery + row * dquery_row + channel, (weighted - delta * plain) * v, mask=there)
+    if tl.program_id(1) == 0:
+        for first in range(0, keys, COLUMNS):
+            key = first + tl.arange(0, COLUMNS)
+            score = tl.load(scores + key, mask=key < end, other=float("-inf"))
+            dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
+            weight = tl.exp2((score - best) * LOG2E) * inverse
+            tl.store(dscores + row * keys + key, weight * (dweight - delta), mask=key < keys)
+
+
+@triton.jit(do_not_specialize=["steps"])
+def memory_backward_kernel(
+    query, key_states, vector, dscores, dkey, dvector, steps, keys, rows, hidden, query_step, query_row,
+    key_batch, key_row, UNIT: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Sum the gradients of COLUMNS keys and of v over all steps, for a sequence and WIDTH channels.
+
+    dkey = sum over steps of v g (1 - tanh^2)     dv = sum over steps and keys of g tanh
+
+    query: reads (T, B, hidden). key_states: reads (B, S, hidden). vector: reads v, (hidden,).
+    dscores: reads g, (T, B, S).
+    dkey: writes (B, S, hidden).
+    dvector: writes the part of dv of these keys, (B, key tiles, hidden).
+    """
+    hidden, query_step, query_row = hidden * UNIT, query_step * UNIT, query_row * UNIT
+    key_batch, key_row = key_batch * UNIT, key_row * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    key = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    there = channel < hidden
+    inside = (key < keys)[:, None] & there[None, :]
+    at = row * key_batch + key.to(tl.int64)[:, None] * key_row + channel[None, :]
+    k = _get(key_states, at, inside)
+    query += row * query_row
+    dscores += row * keys
+    slopes = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    products = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    for _ in range(steps):
+        q, g = _get(query, channel, there), _get(dscores, key, key < keys)[:, None]
+        # Keys of the padding can be NaN; their g is 0.
+        share = tl.where(g == 0.0, 0.0, exact_share(q[None, :] + k, APPROXIMATE))
+        products += g * (1.0 - 2.0 * share)
+        slopes += g * (share - share * share)
+        query += query_step
+        dscores += rows * keys
+    v = _get(vector, channel, there)
+    into = (row * keys + key)[:, None] * hidden + channel[None, :]
+    tl.store(dkey + into, 4.0 * slopes * v[None, :], mask=inside)
+    part = row * tl.num_programs(2) + tl.program_id(2)
+    tl.store(dvector + part * hidden + channel, tl.sum(products, 0), mask=there)
 
 
 def attended_gates(
@@ -234,27 +287,43 @@ def gates_backward(
     gates_backward_kernel[(batch, blocks)](
         parts, gates, state, dgates, before, projected, dweights if lengths is None else lengths, dweights,
         _step(lengths), keys, batch, *sizes, PARTS=len(parts), LENGTHS=lengths is not None,
-        COLUMNS=_columns(keys), BLOCK=BLOCK, num_warps=WARPS,
+        COLUMNS=_columns(keys), BLOCK=BLOCK, num_warps=WARPS_BACK,
     )  # fmt: skip
     return dweights
 
 
 def query_backward(
     dweights: Tensor, extra: Tensor, scores: Tensor, norm: Tensor, query: Tensor, key: Tensor, vector: Tensor,
-    lengths: Tensor | None, dquery: Tensor,
+    lengths: Tensor | None, dquery: Tensor, dscores: Tensor,
 ) -> None:  # fmt: skip
-    """Compute the gradient of the query; see query_backward_kernel for the tensors.
+    """Compute the gradients of scores and query of one step; see query_backward_kernel for the tensors.
 
-    dweights: the result of gates_backward().
+    dweights: the result of gates_backward(). dscores is contiguous.
     """
     batch, keys, hidden = key.shape
     sizes = units((hidden, query.stride(0), *key.stride()[:2], dquery.stride(0)))
     query_backward_kernel[(batch, triton.cdiv(hidden, WIDTH))](
         dweights, extra, scores, norm, query, key, vector, scores if lengths is None else lengths, dquery,
-        _step(lengths), keys, batch, len(dweights), scores.stride(0), extra.stride(0), *sizes,
+        dscores, _step(lengths), keys, batch, len(dweights), scores.stride(0), extra.stride(0), *sizes,
         PARTS=triton.next_power_of_2(len(dweights)), LENGTHS=lengths is not None, COLUMNS=_columns(keys),
-        WIDTH=WIDTH, APPROXIMATE=not interpreting(), num_warps=WARPS,
+        WIDTH=WIDTH, APPROXIMATE=not interpreting(), num_warps=1,
     )  # fmt: skip
+
+
+def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of keys (B, S, A) and vector v (A,), the latter in float32, summed over all steps.
+
+    queries: (T, B, A). dscores: (T, B, S), contiguous.
+    """
+    (steps, batch, hidden), keys, columns = queries.shape, key.shape[1], _columns(key.shape[1])
+    dkey, tiles = key.new_empty(key.shape), triton.cdiv(keys, columns)
+    dvector = key.new_empty(1, batch * tiles, hidden, dtype=torch.float32)
+    sizes = units((hidden, *queries.stride()[:2], *key.stride()[:2]))
+    memory_backward_kernel[(batch, triton.cdiv(hidden, OWNED), tiles)](
+        queries, key, vector, dscores, dkey, dvector, steps, keys, batch, *sizes, COLUMNS=columns,
+        WIDTH=OWNED, APPROXIMATE=not interpreting(), num_warps=1,
+    )  # fmt: skip
+    return dkey, sum_over_rows(dvector)[0]
 
 
 def _columns(keys: int) -> int:

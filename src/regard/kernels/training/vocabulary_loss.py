@@ -206,7 +206,11 @@ class VocabularyLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         wanted = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
-        gradients = (each.to(dtype).mul(dtotal) if needed else None for each, dtype, needed in wanted)
+        # _foreach_mul() reads 16 bytes at once; mul() does not, because dtotal is a tensor.
+        gradients = (
+            torch._foreach_mul([each.to(dtype)], dtotal)[0] if needed else None
+            for each, dtype, needed in wanted
+        )
         return *gradients, None, None, None, None
 
 
