@@ -16,7 +16,7 @@ from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins
 from regard.kernels import by_kernel
 from regard.kernels.additive import tile_sizes
-from regard.kernels.recurrent import cells
+from regard.kernels.recurrent import attended_gates, cells
 from regard.kernels.search.beam import find_candidates
 from regard.kernels.training import vocabulary_loss
 from regard.layers.gated_cell import GatedCell
@@ -81,18 +81,9 @@ def test_mixed_backward():
     assert_agrees(cells.mixed_backward, plain, arguments, [5])
 
 
-def test_gated_backward():
-    def plain(parts: Tensor, *others: Tensor) -> None:
-        attentive_steps_cpu.gated_backward(parts.sum(0), *others)
-
-    parts = torch.stack(random_tensors(WIDTH, WIDTH))
-    arguments = [parts, *random_tensors(3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
-    assert_agrees(cells.gated_backward, plain, arguments, [3, 4])
-
-
 @pytest.mark.parametrize(
     ("sizes", "lengths"),
-    [((4, 6, 5), None), ((4, 6, 5), [5, 2, 4]), ((4, 6, 5), [3]), ((40, 48, 24), [5, 2, 4])],
+    [((4, 6, 5), None), ((4, 6, 5), [5, 2, 4]), ((4, 6, 5), [3]), ((40, 48, 24), [18, 2, 4])],
 )
 def test_all_steps_with_attention(
     sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +94,8 @@ def test_all_steps_with_attention(
         once.
     """
     width, depth, hidden = sizes
+    monkeypatch.setattr(attended_gates, "KEYS", 16)
+    keys = 18 if width == 40 else 5  # in two parts, or in one
     monkeypatch.setattr(
         tile_sizes, "LAUNCHES", {name: replace(each, width=16) for name, each in tile_sizes.LAUNCHES.items()}
     )
@@ -115,7 +108,7 @@ def test_all_steps_with_attention(
             lengths = [3, 3, 3]  # one length for all sequences
         mask = None if lengths is None else regard.padding(lengths)
         torch.manual_seed(2)
-        shapes = (3, 7, 3), (3, width), (3, 5, depth)
+        shapes = (3, 7, 3), (3, width), (3, keys, depth)
         inputs = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
         cell.to(dtype), score.to(dtype)
         memory = regard.prepare(inputs[2], score=score, mask=mask)

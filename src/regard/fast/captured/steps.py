@@ -326,11 +326,12 @@ class DeviceUpdate:
         by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
         groups = [self._lists(group, by_parameter) for group in self.optimizer.param_groups]
         norm, divisor = self._clip(gradients, total)
-        halves = [_halves(lists) for lists in groups]
+        pairs = zip(self.optimizer.param_groups, groups, strict=True)
+        halves = [(group, _halves(lists)) for group, lists in pairs]
         with _two_streams(norm.device) as streams:
             for half, stream in enumerate(streams):
                 with torch.cuda.stream(stream):
-                    for group, lists in zip(self.optimizer.param_groups, halves, strict=True):
+                    for group, lists in reversed(halves):  # first the small tensors, which need few blocks
                         if lists[half][0]:
                             self._update_group(group, lists[half], divisor)
         if self.average is not None:

@@ -32,7 +32,7 @@ BLOCK, WARPS, WARPS_BACK = 512, 2, 4
 """Number of columns of the gates that a program computes; its warps in the forward and backward pass."""
 
 WIDTH, OWNED = 64, 32
-"""Number of channels of a program of query_backward_kernel and of memory_backward_kernel; each has one warp."""
+"""Number of channels of a program of query_backward_kernel and memory_backward_kernel; it has one warp."""
 
 KEYS = 32
 """Maximum number of keys that a program loads at once."""
@@ -42,6 +42,20 @@ KEYS = 32
 def _get(pointer, at, there):
     """Load the elements at pointer + at as float32; 0 where `there` is False."""
     return tl.load(pointer + at, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _tanh(x, HALF: tl.constexpr, APPROXIMATE: tl.constexpr):
+    """Return tanh(x).
+
+    HALF: whether x was computed from numbers in half precision. Then one instruction computes tanh, with an
+        error of up to 2^-11, which is less than a rounding step of bfloat16.
+    """
+    if HALF and APPROXIMATE:
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return 1.0 - 2.0 * exact_share(x, APPROXIMATE)
 
 
 @triton.jit(do_not_specialize=["inputs_row"])
@@ -161,7 +175,7 @@ def query_backward_kernel(
     dweights, extra, scores, norm, query, key_states, vector, lengths, dquery, dscores, length_step, keys,
     rows, parts, scores_row, extra_row, hidden, query_row, key_batch, key_row, dquery_row, UNIT: tl.constexpr,
     PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    HALF: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients g of the scores, and WIDTH channels of the gradient of the query.
 
@@ -195,8 +209,8 @@ def query_backward_kernel(
         dweight = _gradient_of_weights(dweights, extra, keys, rows, row, key, end, parts, PARTS)
         weight = tl.exp2((score - best) * LOG2E) * inverse
         delta += tl.sum(weight * dweight, 0)
-        share = exact_share(q[None, :] + k, APPROXIMATE)
-        slope = 4.0 * (share - share * share) * weight[:, None]
+        t = _tanh(q[None, :] + k, HALF, APPROXIMATE)
+        slope = (1.0 - t * t) * weight[:, None]
         weighted += tl.sum(slope * dweight[:, None], 0)
         plain += tl.sum(slope, 0)
     tl.store(dquery + row * dquery_row + channel, (weighted - delta * plain) * v, mask=there)
@@ -212,7 +226,7 @@ def query_backward_kernel(
 @triton.jit(do_not_specialize=["steps"])
 def memory_backward_kernel(
     query, key_states, vector, dscores, dkey, dvector, steps, keys, rows, hidden, query_step, query_row,
-    key_batch, key_row, UNIT: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    key_batch, key_row, UNIT: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Sum the gradients of COLUMNS keys and of v over all steps, for a sequence and WIDTH channels.
@@ -240,14 +254,14 @@ def memory_backward_kernel(
     for _ in range(steps):
         q, g = _get(query, channel, there), _get(dscores, key, key < keys)[:, None]
         # Keys of the padding can be NaN; their g is 0.
-        share = tl.where(g == 0.0, 0.0, exact_share(q[None, :] + k, APPROXIMATE))
-        products += g * (1.0 - 2.0 * share)
-        slopes += g * (share - share * share)
+        t = tl.where(g == 0.0, 0.0, _tanh(q[None, :] + k, HALF, APPROXIMATE))
+        products += g * t
+        slopes += g * (1.0 - t * t)
         query += query_step
         dscores += rows * keys
     v = _get(vector, channel, there)
     into = (row * keys + key)[:, None] * hidden + channel[None, :]
-    tl.store(dkey + into, 4.0 * slopes * v[None, :], mask=inside)
+    tl.store(dkey + into, slopes * v[None, :], mask=inside)
     part = row * tl.num_programs(2) + tl.program_id(2)
     tl.store(dvector + part * hidden + channel, tl.sum(products, 0), mask=there)
 
@@ -306,7 +320,7 @@ def query_backward(
         dweights, extra, scores, norm, query, key, vector, scores if lengths is None else lengths, dquery,
         dscores, _step(lengths), keys, batch, len(dweights), scores.stride(0), extra.stride(0), *sizes,
         PARTS=triton.next_power_of_2(len(dweights)), LENGTHS=lengths is not None, COLUMNS=_columns(keys),
-        WIDTH=WIDTH, APPROXIMATE=not interpreting(), num_warps=1,
+        WIDTH=WIDTH, HALF=key.element_size() == 2, APPROXIMATE=not interpreting(), num_warps=1,
     )  # fmt: skip
 
 
@@ -321,7 +335,7 @@ def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tenso
     sizes = units((hidden, *queries.stride()[:2], *key.stride()[:2]))
     memory_backward_kernel[(batch, triton.cdiv(hidden, OWNED), tiles)](
         queries, key, vector, dscores, dkey, dvector, steps, keys, batch, *sizes, COLUMNS=columns,
-        WIDTH=OWNED, APPROXIMATE=not interpreting(), num_warps=1,
+        WIDTH=OWNED, HALF=key.element_size() == 2, APPROXIMATE=not interpreting(), num_warps=1,
     )  # fmt: skip
     return dkey, sum_over_rows(dvector)[0]
 

@@ -2,7 +2,8 @@
 """One step of a recurrent cell: each kernel computes all elementwise operations between two matrix products.
 
 The gated cell of layers/gated_cell.py has a matrix product between its gates and its candidate state. So it
-needs two kernels in the forward pass and two in the backward pass:
+needs two kernels in each pass. Here are those of the forward pass, and that of the backward pass for s~;
+attended_gates.py contains the other one, and the forward pass of the gates in training.
 
     z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
 
@@ -27,7 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward", "units"]
+__all__ = ["gated", "gru", "gru_backward", "mixed", "mixed_backward", "units"]
 
 BLOCK, WARPS = 512, 4
 """Number of columns per program, and its number of warps."""
@@ -139,35 +140,6 @@ def mixed_backward_kernel(
     tl.store(dgates + d_at, d * (new - s) * take * (1.0 - take), mask=there)
     tl.store(dgates + d_at + 2 * width, d * take * (1.0 - new * new), mask=there)
     tl.store(before + row * before_row + columns, d * (1.0 - take), mask=there)
-
-
-@triton.jit(do_not_specialize=["part_step"])
-def gated_backward_kernel(
-    parts, gates, state, dgates, before, width, part_step,
-    parts_row, gates_row, state_row, dgates_row, before_row, UNIT: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed the part for z.
-
-    r is the reset gate, z is the update gate, and s is the previous state.
-
-    parts: reads PARTS tensors, whose sum is the gradient of r * s.
-    gates: reads r, in the second third.
-    state: reads s.
-    dgates: writes the gradient of the argument of sigma in r, in the second third.
-    before: contains the gradient of s so far. The kernel adds the part that comes from r * s.
-    """
-    width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
-    gates_row, state_row = gates_row * UNIT, state_row * UNIT
-    dgates_row, before_row = dgates_row * UNIT, before_row * UNIT
-    row, columns, there = _place(width, BLOCK)
-    d, s = tl.zeros([BLOCK], tl.float32), _get(state, row * state_row + columns, there)
-    for part in tl.static_range(PARTS):
-        d += _get(parts, part * part_step + row * parts_row + columns, there)
-    keep = _get(gates, row * gates_row + width + columns, there)
-    tl.store(dgates + row * dgates_row + width + columns, d * s * keep * (1.0 - keep), mask=there)
-    before_at = row * before_row + columns
-    tl.store(before + before_at, _get(before, before_at, there) + d * keep, mask=there)
 
 
 @triton.jit(do_not_specialize=["gates_way", "state_way", "after_way", "rows"])
@@ -289,15 +261,6 @@ def mixed_backward(
     tensors = (dstate, more, gates, state, dgates, before)
     _launch_with_parts(mixed_backward_kernel, state, parts, tensors)
     return before
-
-
-def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
-    """Backward pass of gated(): add the gradient of s that flows through r * s to `dstate`.
-
-    parts: P tensors, whose sum is the gradient of r * s.
-    dgates: receives the gradient of r before its sigmoid in the second third.
-    """
-    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
