@@ -30,7 +30,7 @@ from regard.data.packed_tensors import copy_all, tensors_in
 from regard.errors import RegardError, Setting, message
 from regard.fast.captured import graphs
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
-from regard.kernels import is_current
+from regard.kernels import by_kernel, is_current
 from regard.training.gradients import Gradients, coarse_products
 from regard.training.optimizer import Average
 from regard.training.progress import seed_generators
@@ -419,6 +419,18 @@ class DeviceUpdate:
         return state
 
 
+def _copied_like(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a copy of a gradient with the strides of its parameter."""
+    result = torch.empty_like(parameter)
+    rows = gradient.dim() == 2 and gradient.stride(1) == 1 and result.is_contiguous()
+    if not (rows and by_kernel(gradient)):
+        return result.copy_(gradient)
+    from regard.kernels.training.row_copy import copy_rows
+
+    copy_rows(gradient, result)
+    return result
+
+
 @contextmanager
 def _two_streams(device: torch.device) -> Iterator[tuple[torch.cuda.Stream | None, ...]]:
     """Return the current stream of a GPU and a second one, whose kernels are part of the current one outside.
@@ -466,7 +478,7 @@ def own_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor
     owned, seen = list[Tensor](), set[int]()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient.stride() != parameter.stride() or gradient.data_ptr() in seen:
-            gradient = torch.empty_like(parameter).copy_(gradient)
+            gradient = _copied_like(gradient, parameter)
         seen.add(gradient.data_ptr())
         owned.append(gradient)
     return owned

@@ -31,6 +31,8 @@ class BeamSlots(SearchSlots):
     divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
     """
 
+    fetched = (*SearchSlots.fetched, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores")
+
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
         super().__init__(decoder, how.rules, prefix, device)
         self.how = how
@@ -85,9 +87,7 @@ class BeamSlots(SearchSlots):
 
     def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
         # With NumPy, because PyTorch takes longer for small arrays.
-        *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
-            slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
-        )
+        *tree, count_b, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN = self.fetch(slots, longest)
         none_b1 = ranking_bN[:, :1] == -np.inf
         if none_b1.any():
             unfinished_bN, own_bN = self._unfinished(sums_bK, count_b)

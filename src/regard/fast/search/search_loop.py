@@ -156,7 +156,9 @@ def captured_search(
     length = round_up(sizes.position + sizes.longest + 1, LENGTHS)
 
     def allocate() -> SearchSlots:
-        return _allocated(model, how, sizes, count, source, length, recorded is not None)
+        slots = _allocated(model, how, sizes, count, source, length, recorded is not None)
+        slots.share_buffer()
+        return slots
 
     # The buffers do not depend on the random seed and the number of samples.
     kept_how = replace(how, seed=0, count=1) if isinstance(how, Sample) else how
