@@ -78,7 +78,7 @@ def activation_backward_kernel(
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     if BIAS and GELU:
         b = tl.load(bias + column, mask=across, other=0.0).to(tl.float32)
-    for first in tl.range(program * ROWS, rows, programs * ROWS, num_stages=2):  # loads rows in advance
+    for first in range(program * ROWS, rows, programs * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & across[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]

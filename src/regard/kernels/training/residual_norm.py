@@ -157,7 +157,7 @@ class ResidualNorm(torch.autograd.Function):
         seed = next_seed(x.device) if change is not None and dropout else mean
         ctx.options = {"CHANGE": change is not None, "DROPOUT": seed is not mean}
         ctx.options["ADDED"] = change is not None and added is not None
-        tile, ctx.epsilon, ctx.dropout = _tile(width, 2), epsilon, dropout
+        tile, ctx.epsilon, ctx.dropout = _tile(width), epsilon, dropout
         if rows:
             residual_norm_forward_kernel[(triton.cdiv(rows, tile["ROWS"]),)](
                 x, x if change is None else change, weight if added is None else added, seed, weight, bias,
@@ -177,7 +177,7 @@ class ResidualNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor | None, dnormed: Tensor | None) -> tuple[Tensor | None, ...]:
         total, seed, weight, mean, scale = ctx.saved_tensors
-        width, rows, tile = total.shape[-1], len(mean), _tile(total.shape[-1], 1)
+        width, rows, tile = total.shape[-1], len(mean), _tile(total.shape[-1], 256)
         dnormed = torch.zeros_like(total) if dnormed is None else dnormed.contiguous()
         dtype, of_bias, of_added = ctx.dtypes
         dtotal = None if dtotal is None or dtype is None else dtotal.contiguous()
@@ -199,13 +199,14 @@ class ResidualNorm(torch.autograd.Function):
         return dx, None if dtype is None else dchange, *gradients, None, None, None
 
 
-def _tile(width: int, rows: int) -> dict[str, int]:
-    """Return the launch parameters for programs with this number of rows.
+def _tile(width: int, columns_of_warp: int = 512) -> dict[str, int]:
+    """Return the launch parameters for rows of this width.
 
-    The forward pass has two rows and the backward pass one, and both have two warps for 512 columns.
+    With 512 columns of a warp, 16 for each thread, one warp computes most rows, so that its sums need no
+    synchronisation. The backward pass reads more tensors, and has fewer columns.
     """
     columns = triton.next_power_of_2(width)
-    return {"ROWS": rows, "WIDTH": columns, "num_warps": max(columns // 256, 1)}
+    return {"ROWS": 1, "WIDTH": columns, "num_warps": max(columns // columns_of_warp, 1)}
 
 
 def _factor(dropout: float) -> float:
