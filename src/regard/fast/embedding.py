@@ -14,9 +14,16 @@ from torch import Tensor, nn
 from regard.fast.hooks import is_hooked
 from regard.fast.twin import Twin, plain_class
 from regard.kernels import by_kernel
-from regard.positions.embedded import Embedded
+from regard.kernels.launch import power_of_two
+from regard.positions.embedded import Embedded, Sinusoidal
 
 __all__ = ["FastEmbedding", "embed_tokens"]
+
+MOST_KEPT = 4096
+"""The position vectors of Sinusoidal are kept up to this position."""
+
+_KEPT: dict[tuple[int, float, int, torch.device], Tensor] = {}
+"""Position vectors of Sinusoidal, by width, base, their number and the device."""
 
 
 class FastEmbedding(nn.Embedding, Twin):
@@ -60,8 +67,21 @@ def embed_tokens(
         fixed = isinstance(position, Embedded) and not any(True for _ in position.parameters())
         if not fixed or is_hooked(position) or getattr(position, "width", None) != table.embedding_dim:
             return None
-        places = position.rows(start, start + tokens.shape[1], table.weight)
+        places = _places(position, start, start + tokens.shape[1], table.weight)
     return _by_kernel(table, tokens, places, multiplier, dropout.p if dropout.training else 0.0)
+
+
+def _places(position: Embedded, first: int, last: int, like: Tensor) -> Tensor:
+    """Return position.rows(first, last, like). Those of Sinusoidal, which never change, are kept."""
+    if type(position) is not Sinusoidal or last > MOST_KEPT:
+        return position.rows(first, last, like)
+    key = position.width, position.base, power_of_two(last), like.device
+    if key not in _KEPT:
+        rows = position.rows(0, key[2], like)
+        if like.is_cuda and torch.cuda.is_current_stream_capturing():  # they are computed when it is replayed
+            return rows[first:last]
+        _KEPT[key] = rows
+    return _KEPT[key][first:last]
 
 
 def _is_plain(table: nn.Embedding) -> bool:
