@@ -148,12 +148,13 @@ def follow(tree: Sequence[Array], steps: Array, beams: Array, room: int = 0) -> 
     """
     tokens, links, token_scores = tree
     length, beam, (sentences, longest, size) = int(steps.max(initial=0)), beams, links.shape
-    first_b1 = np.arange(sentences)[:, None] * longest
+    first_Lb1 = (np.arange(sentences)[:, None] * longest + np.arange(length)[:, None, None]) * size
     path, readers = (np.zeros((length, *steps.shape), np.int64) for _ in range(2))
+    least = int(steps.min(initial=length))
     for at in range(length - 1, -1, -1):
-        path[at] = place = (first_b1 + at) * size + beam
-        readers[at] = reader = links.take(place)
-        beam = np.where(at < steps, reader, beam)
+        place = np.add(first_Lb1[at], beam, out=path[at])
+        reader = links.take(place, out=readers[at], mode="clip")  # the default mode copies `out`
+        beam = reader if at < least else np.where(at < steps, reader, beam)
     inside = np.arange(length)[:, None, None] < steps
     path = np.where(inside, path, 0)
     results = []
