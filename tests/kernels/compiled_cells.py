@@ -13,6 +13,7 @@ from regard.kernels.training import embedding
 from regard.kernels.training.dropout import KINDS, ActivationDropout
 from regard.kernels.training.embedding import EmbeddingDropout
 from regard.kernels.training.residual_norm import ResidualNorm
+from regard.kernels.training.row_copy import copy_rows
 from regard.kernels.training.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
@@ -51,6 +52,8 @@ def main() -> None:
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
         )
+        for factor in (None, torch.ones(())):
+            copy_rows(zeros(ROWS, 20), torch.zeros(ROWS, 24, dtype=torch.bfloat16), factor)
         compile_training(dtype)
 
 
