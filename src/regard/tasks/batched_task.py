@@ -63,6 +63,9 @@ class BatchedTask(RunTask):
     _shapes: the few shapes that batches are padded to for CUDA graphs. None: they are not padded.
     """
 
+    captures_samples = False
+    """Whether steps with an estimator of hard attention can be captured in CUDA graphs."""
+
     _processes: Processes
     _train: Any = None
     _shapes: Shapes | None = None
@@ -98,7 +101,8 @@ class BatchedTask(RunTask):
         processes, training = self._processes, self.settings.training
         features = 0 if training.estimator is None else features_size(*tables)
         self._estimator = add_estimator(self.model, training, features=features, processes=processes)
-        reason = reason if self._estimator is None else SAMPLED
+        if self._estimator is not None and not self.captures_samples:
+            reason = SAMPLED
         longest = self.settings.data.max_length + 1
         speed = few_shapes(self.model, training, device, processes.world, longest, reason, **shapes)
         self.speed, self._shapes = speed

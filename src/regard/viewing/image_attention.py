@@ -78,9 +78,9 @@ NARROWEST: minimum width of a column of panels, so that a word and its weight fi
 GAP: distance between panels.
 ACROSS: number of panels in a row."""
 
-LARGEST, SMALLEST, PIXELS = 256, 64, 1_000_000
+LARGEST, SMALLEST, OF_CAPTION = 256, 64, 1_000_000
 """Sizes in pixels of a panel (the copy of the image for one word). LARGEST is the maximum width and height.
-If all panels together would have more than PIXELS pixels, they are made smaller. But the longer side of a
+If all panels together would have more than OF_CAPTION pixels, they are made smaller. But the longer side of a
 panel has at least SMALLEST pixels."""
 
 DIM, BRIGHT, GLOW = 0.3, 0.85, 0.15
@@ -257,7 +257,7 @@ class ImageAttention(Illustrated):
         """
         return self.panels()
 
-    def panels(self, pixels: int = PIXELS) -> Picture:
+    def panels(self, pixels: int = OF_CAPTION) -> Picture:
         """Return the Picture that picture() returns, in another resolution.
 
         pixels: maximum number of pixels of all copies together, to limit the size of files.

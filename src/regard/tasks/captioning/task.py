@@ -127,6 +127,7 @@ class CaptioningTask(BatchedTask):
 
     model: Captioner
     settings_type = CaptioningSettings
+    captures_samples = True
     counted = "target tokens"
     metrics = MappingProxyType(
         {
