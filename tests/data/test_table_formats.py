@@ -159,7 +159,7 @@ def test_parquet_rows_are_read_with_pyarrow(tmp_path, monkeypatch):
     assert asked == [(["translation"], False)]
     assert read_labelled(path, label="translation.en", text="translation.ko").labels[3] == "End."
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=facts("pairs.parquet", "pyarrow", "pip", "pyarrow>=")):
+    with pytest.raises(DataError, match=facts(path, "pyarrow", "pip", "pyarrow>=")):
         list(read_pairs(jsonl=path))
 
 
@@ -171,7 +171,7 @@ def test_real_parquet_file(tmp_path):
     parquet.write_table(table, path)
     assert pairs_of(path, jsonl=path, fields=("translation.ko", "translation.en")) == EXPECTED
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match=facts("pairs.parquet", "Parquet")):
+    with pytest.raises(DataError, match=facts(path, "Parquet")):
         list(read_pairs(jsonl=path))
 
 
@@ -194,8 +194,8 @@ def test_tmx_is_an_error_that_recommends_tsv(tmp_path):
 @pytest.mark.parametrize(
     ("content", "fact"),
     [
-        ({"train": [{"ko": "가", "en": "a"}]}, "in the field 'train'"),
-        ({"ko": ["가", "나"], "en": ["a", "b"]}, "column-wise"),
+        ({"train": [{"ko": "가", "en": "a"}]}, "field 'train'"),
+        ({"ko": ["가", "나"], "en": ["a", "b"]}, "field 'ko'"),
     ],
 )
 def test_one_json_object_with_lists_is_an_error(tmp_path, content, fact, indent):

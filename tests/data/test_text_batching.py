@@ -79,7 +79,7 @@ def test_streams_read_the_text_in_order(lengths: list[int], window: int, streams
     rows = streams * world
     length = text.token_count // rows
     if length < window:
-        with pytest.raises(DataError, match=facts("file.txt", "window", window)):
+        with pytest.raises(DataError, match=facts(text.name, "window", window)):
             StreamBatches(text, window, streams, world=world)
         return
     each = [StreamBatches(text, window, streams, rank=rank, world=world) for rank in range(world)]
@@ -120,7 +120,7 @@ def test_windows_predict_every_token_once(
 ):
     text = text_of(lengths, "continuous")
     if text.token_count < window * world:
-        with pytest.raises(DataError, match=facts("file.txt", "window")):
+        with pytest.raises(DataError, match=facts(text.name, "window")):
             WindowBatches(text, window, tokens, world=world)
         return
     each = [
@@ -248,9 +248,12 @@ def test_invalid_arguments_raise():
 def test_a_window_longer_than_a_stream_raises_with_the_numbers():
     text = text_of([9, 9], "continuous")
     assert len(list(StreamBatches(text, window=20, streams=1).epoch(0))) == 1
-    with pytest.raises(DataError, match=facts("file.txt", "21 tokens", 20, "one")):
+    with pytest.raises(DataError, match=facts(text.name, "21 tokens", 20, "one")):
         StreamBatches(text, window=21, streams=1)
-    with pytest.raises(DataError, match=facts("file.txt", "6 tokens", 20, "4 streams", 5)):
+    with pytest.raises(DataError, match=facts(text.name, "6 tokens", 20, "4 streams", 5)):
         StreamBatches(text, window=6, streams=2, world=2)
-    with pytest.raises(DataError, match=facts("file.txt", "11 tokens", "2 processes")):
+    with pytest.raises(DataError, match=facts(text.name, "11 tokens", "2 processes")):
         WindowBatches(text, window=11, world=2)
+    for processes, remedy in ((2, "window"), (21, "processes")):
+        with pytest.raises(DataError, match=rf"hint: use .*{remedy}"):
+            WindowBatches(text, window=11, world=processes)

@@ -93,7 +93,7 @@ def test_invalid_input_raises(metric):
         metric([], [])
     with pytest.raises(ArgumentError, match="str"):
         metric("a", ["a"])
-    with pytest.raises(ArgumentError, match=facts("translation 2", "list")):
+    with pytest.raises(ArgumentError, match=facts("item 2", "translations", "list")):
         metric(["a", ["b"]], ["a", "b"])
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from regard.cli.average import average_run
 from regard.cli.show import describe_run
 from regard.data import encode_pairs, train_tokenizers
-from regard.data.tokenizers.word_character import Characters
+from regard.data.tokenizers.tokenizer import Characters
 from regard.errors import DataError, RegardError
 from regard.files.folder_lock import locked
 from regard.files.tensor_file import read_header
@@ -192,8 +192,9 @@ def test_show_prints_no_control_characters(run: Path):
     "content", ["[1]", "17", '{"train": 5}', '{"train": "a", "train": "b"}', "[" * 10**5, ""]
 )
 def test_invalid_data_json_raises(run: Path, content: str):
-    (run / "data.json").write_text(content)
-    with pytest.raises(DataError, match=r"data\.json"):
+    path = run / "data.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=facts(path)):
         fingerprints_of(run)
 
 
@@ -271,8 +272,9 @@ def test_changed_or_unknown_alignment_site_raises(run: Path):
         unsigned | {"head": 10**12},
         [1],
     ):
-        (run / "alignment.json").write_text(json.dumps(wrong))
-        with pytest.raises(DataError, match=r"alignment\.json"):
+        path = run / "alignment.json"
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(DataError, match=facts(path.name)):
             load_translator(run)
     (run / "alignment.json").write_text(json.dumps(unsigned | {"shifted": True}))
     assert load_translator(run).alignment.shifted

@@ -259,6 +259,7 @@ def test_bad_questions_are_errors(run: Path):
 
 def test_damaged_vocabulary_is_an_error(run: Path, tmp_path: Path):
     for content in (b"{}", b"x", b'{"answers": ["a"], "words": []}', b'{"answers": [1, 2], "words": []}'):
-        (tmp_path / "words.json").write_bytes(content)
-        with pytest.raises(DataError, match=r"words\.json"):
+        path = tmp_path / "words.json"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=facts(path)):
             load_words(tmp_path)

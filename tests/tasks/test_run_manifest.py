@@ -200,12 +200,12 @@ def test_run_killed_between_writing_config_and_manifest_loads(run_copy: Path, mo
 
 
 def test_file_removed_during_training_raises(tmp_path: Path, data: Any, monkeypatch):
-    real = regard.tasks.translation.TranslationTask.evaluate
+    real, path = regard.tasks.translation.TranslationTask.evaluate, tmp_path / "run" / "source.tokenizer"
 
     def evaluate(self: Any, stopping: Any) -> Any:
-        (tmp_path / "run" / "source.tokenizer").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         return real(self, stopping)
 
     monkeypatch.setattr("regard.tasks.translation.TranslationTask.evaluate", evaluate)
-    with pytest.raises(DataError, match=r"source\.tokenizer"):
+    with pytest.raises(DataError, match=facts(path.name)):
         train(settings(data), tmp_path / "run")

@@ -168,7 +168,7 @@ def test_truncated_files(format: str, share: float, tmp_path: Path):
     content = saved(Image.fromarray(picture(40, 40)), format)
     path = tmp_path / "cut.img"
     path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(DataError, match=r"cut\.img"):
+    with pytest.raises(DataError, match=facts(path)):
         read_image(path, size=8)
 
 
@@ -214,7 +214,7 @@ def test_a_file_above_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(LIMITS, "image", 100)
     path = tmp_path / "large.png"
     path.write_bytes(saved(Image.fromarray(picture(20, 20))))
-    with pytest.raises(DataError, match=r"large\.png"):
+    with pytest.raises(DataError, match=facts(path)):
         read_image(path)
     with pytest.raises(DataError, match="100"):
         decode_image(path.read_bytes(), "memory")
