@@ -13,6 +13,7 @@ import torch
 
 import regard
 from regard.errors import Setting, lettered, message
+from tests.facts import mentions
 
 ROW = re.compile(
     r"  (\S+) +((?:[A-Z?]=\d+ ?)+|a single number) +((?:b?float|int|bool)\d* (?:cpu|meta|cuda\S*))$"
@@ -231,7 +232,7 @@ def test_a_named_backend_that_cannot_run_lists_its_reasons():
     with pytest.raises(regard.BackendError) as error:
         regard.attention(x, x, score=regard.Additive(4, 4), backend="sdpa")
     lines = str(error.value).split("\n")
-    assert lines[0] == "attention(): backend 'sdpa' cannot run this call"
+    assert mentions(lines[0], "attention()", "'sdpa'")
     assert any(line.startswith("  sdpa-cpu: ") and "additive" in line for line in lines)
     assert lines[-1].startswith("hint: ") and "auto" in lines[-1] and "'blocked'" in lines[-1]
 

@@ -380,3 +380,29 @@ def test_no_constant_of_a_module_is_assigned_twice():
                     twice.append(f"{path}: {name}")
                 seen.add(name)
     assert not twice
+
+
+PRINTED = {"err", "error", "hint", "message", "note", "notes", "out", "output", "problem", "raised", "said"}
+PRINTED |= {"caught", "line", "lines", "shown", "stderr", "stdout", "text", "told"}
+
+
+def wording(test: ast.FunctionDef) -> Iterator[str]:
+    """Yield the texts of two or more words that a test compares with an error, an output or a message."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.keyword):
+            compared = node.arg == "match"
+        else:
+            inside = [*ast.walk(node.test)] if isinstance(node, ast.Assert) else []
+            compared = any({getattr(each, "id", ""), getattr(each, "attr", "")} & PRINTED for each in inside)
+        for each in ast.walk(node) if compared else ():
+            if isinstance(each, ast.Constant) and re.search(r"[^\W\d]{2}\W* \W*[^\W\d]{2}", str(each.value)):
+                yield each.value
+
+
+def test_tests_check_facts_and_not_wording():
+    """A sentence can be reworded without changing tests: they look for files, numbers, options and names."""
+    paths = [path for path in python("tests") if path.name.startswith("test_")]
+    tests = [(path, each) for path in paths for each in nodes(path) if isinstance(each, ast.FunctionDef)]
+    tests = [(path, each) for path, each in tests if each.name.startswith("test_")]
+    found = [f"{short(path)}: {each.name}: {text}" for path, each in tests for text in [*wording(each)][:1]]
+    assert len(found) < len(tests) / 20, "\n".join(found)

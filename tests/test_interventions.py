@@ -15,6 +15,7 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, Sample, search
 from regard.decoding.forced_decoding import observe
 from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_interventions
+from tests.facts import facts
 from tests.making import ON_CPU, randn
 from tests.models.variants import VARIANTS, make
 
@@ -230,9 +231,9 @@ def test_interventions_are_written_and_read():
     assert read_interventions(json.loads(json.dumps([each.written() for each in given]))) == given
     with pytest.raises(regard.UnknownName, match="'cut'"):
         read_interventions([{"kind": "cuts"}])
-    with pytest.raises(regard.UnknownName, match="cut 'keys'"):
+    with pytest.raises(regard.UnknownName, match="'keys'"):
         read_interventions([{"kind": "cut", "row": 1, "keys": 2}])
-    with pytest.raises(regard.ArgumentError, match=r"cut .*key"):
+    with pytest.raises(regard.ArgumentError, match=facts("cut ", "key")):
         read_interventions([{"kind": "cut", "row": 1}])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import regard
 from regard.looking import PASSES
+from tests.facts import facts
 from tests.making import MASKS, ON_CPU, make_score, randn
 
 EVERYTHING = {
@@ -182,7 +183,7 @@ def test_unavailable_looks_raise(select: regard.Select, look: dict[str, Any], sa
     with pytest.raises(regard.LookError, match=says) as error:
         regard.attention(x, x, select=select, look=regard.Look(**look))
     assert "expected: " in str(error.value)
-    with pytest.raises(regard.LookError, match="top is -1"):
+    with pytest.raises(regard.LookError, match=facts("top", -1)):
         regard.Look(top=-1)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import regard
 from regard.masks.mask import Mask, whole_tile
+from tests.facts import facts
 
 Predicate = Callable[[int, int, int, int, int], bool]
 """(batch, head, query position, key, row) -> whether the query may see the key"""
@@ -360,7 +361,7 @@ def test_lengths_on_a_gpu_do_not_synchronise():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(found, expected)
-    with pytest.raises(regard.ArgumentError, match="length of 9"):
+    with pytest.raises(regard.ArgumentError, match=facts(9)):
         regard.attention(x, x, mask=regard.padding([3, 9]))  # a list is checked before it is moved
 
 

@@ -48,11 +48,14 @@ def test_blocked_supports_double_backward(score: str):
     )
 
 
-def test_blocked_raises_for_double_backward_with_dropout():
-    x = torch.randn(3, 4, requires_grad=True)
-    output = regard.attention(x, x, dropout=0.5, backend="blocked").output
-    with pytest.raises(regard.BackendError, match="dropout"):
-        torch.autograd.grad(output.sum(), x, create_graph=True)
+def test_double_backward_with_dropout_uses_the_same_random_numbers():
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        return regard.attention(x, x, dropout=0.5, backend="blocked").output
+
+    assert torch.autograd.gradgradcheck(attend, x)
 
 
 @pytest.mark.parametrize("position", ["rotary", "relative", "t5", "alibi"])
@@ -98,7 +101,7 @@ def test_lists_are_converted_to_tensors():
 
 
 def test_masks_have_no_truth_value():
-    with pytest.raises(regard.ArgumentError, match="combine masks with &"):
+    with pytest.raises(regard.ArgumentError, match="&"):
         regard.causal() and regard.padding([1])
 
 

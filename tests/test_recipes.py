@@ -19,6 +19,7 @@ from regard.tasks.task_table import find_task
 from regard.tasks.translation import TranslationSettings
 from regard.training.settings import build, merged
 from regard.training.settings_toml import read_toml
+from tests.facts import mentions, table_rows
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 PATHS = sorted(FOLDER.glob("multi30k-*.toml"))
@@ -92,10 +93,11 @@ def test_table_has_a_row_for_each_run():
         for seed in (2, 1)
     ]
     text = table(runs, alphas=[0.8, 1.0], notes="content")
-    assert "| de-en | luong | 1 | 1,000 | 50 | 40 | 10 | 700 | 1 | 30.0 | 32.1 | 31.0 | 33.0 |" in text
+    numbers = ("1", "1,000", "50", "40", "10", "700", "1", "30.0", "32.1", "31.0", "33.0")
+    assert ["de-en", "luong", *numbers] in table_rows(text)
     assert text.index("| luong | 1 |") < text.index("| luong | 2 |") < text.index("content")
     assert "0.8, 1" in text
-    assert "torch 2.0, gpu one; up to 2 " in text
+    assert mentions(text, "torch 2.0", "gpu one", "to 2")
     apart = table([runs[0], replace(runs[1], recipe="multi30k-en-de-transformer", at_once=1)], alphas=[1.0])
     assert "(de-en)" in apart and "(en-de)" in apart
 
@@ -208,8 +210,8 @@ def test_tables_have_a_row_for_each_model():
     run = {"seed": 1, "parameters": 2_000, "steps": 9, "best_step": 8, "seconds": 7.4, "machine": machine}
     scores = {"valid": 90.04, "test": 80.0, "tokens_per_second": 700, "test_macro_f1": 50.0}
     text = language.table([{"recipe": "ptb-lstm", "variant": "wide", **run, **scores}], notes="remark")
-    assert "| ptb-lstm, wide | 1 | 2,000 | 9 | 8 | 7 | 700 | 90.0 | 80.0 |" in text
+    assert ["ptb-lstm, wide", "1", "2,000", "9", "8", "7", "700", "90.0", "80.0"] in table_rows(text)
     assert text.index("82.7") < text.index("remark") < text.index("torch 2.0")
     runs = [{"recipe": "sick", "model": "mean", **run, **scores, "test": test} for test in (80.0, 82.0)]
     text = classification.table(runs)
-    assert "| sick | lstm, mean pooling | 2 | 2,000 | 7 | 90.0 ± 0.0 | 81.0 ± 1.4 | 50.0 ± 0.0 |" in text
+    assert "| 2 | 2,000 | 7 | 90.0 ± 0.0 | 81.0 ± 1.4 | 50.0 ± 0.0 |" in text

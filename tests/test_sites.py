@@ -15,6 +15,7 @@ from torch import nn
 import regard
 from regard import sites
 from regard.call import Call
+from tests.facts import facts, mentions
 from tests.making import randn
 
 
@@ -57,13 +58,13 @@ def test_record_that_matches_no_site_warns_and_lists_those_that_were_called():
         run(model, x)
     assert len(caught) == 1 and caught[0].filename == __file__ and not seen
     text = str(caught[0].message)
-    assert "'decoder*'" in text and "encoder.self, cross" in text
+    assert mentions(text, "'decoder*'", "encoder.self", "cross")
     assert list(seen.called) == ["encoder.self", "cross"]
 
 
 def test_record_around_a_model_without_sites_warns():
     theirs, x = nn.MultiheadAttention(8, 2), torch.randn(5, 1, 8)
-    with pytest.warns(regard.RegardWarning, match=r"no attention\(\) call") as caught, regard.record():
+    with pytest.warns(regard.RegardWarning, match="attention()") as caught, regard.record():
         theirs(x, x, x)
     text = str(caught[0].message)
     assert "MultiHead.from_torch" in text and "regard.layers" in text
@@ -87,9 +88,9 @@ def test_calls_are_recorded_in_order_and_an_unknown_site_lists_known_names():
         regard.read(torch.ones(1, 4).double(), randn(4, 4), site="tape")
     assert [each.mass.shape[-1] for each in seen["decoder.0.cross"]] == [1, 2, 3]
     assert torch.equal(seen["tape"][0].mass, torch.ones(4).double())
-    with pytest.raises(regard.UnknownName, match=r"'decoder\.0\.cross'") as error:
+    with pytest.raises(regard.UnknownName, match=facts("'decoder.0.cross'")) as error:
         seen["decoder.1.cross"]
-    assert "known: decoder.0.cross, tape" in str(error.value)
+    assert mentions(error.value, "known", "decoder.0.cross", "tape")
 
 
 def test_nested_scopes_each_record_what_they_request():
@@ -242,7 +243,7 @@ class TwoLayers(torch.nn.Module):
 def test_layers_that_share_a_site_without_a_name_warn(make: Callable[[], torch.nn.Module], site: str):
     x, layer = torch.randn(1, 3, 8), make()
     with (
-        pytest.warns(regard.RegardWarning, match=rf"2 layers share the site '{site}'"),
+        pytest.warns(regard.RegardWarning, match=facts("2 layers", f"'{site}'")),
         regard.record() as seen,
     ):
         TwoLayers(make(), make())(x)
@@ -281,8 +282,8 @@ def test_record_with_a_model_as_argument_hints_at_the_with_statement():
     with pytest.raises(regard.ArgumentError) as error:
         regard.record(model)  # type: ignore[arg-type]
     told = str(error.value)
-    assert "Sequential" in told and "Linear" not in told and "with record() as seen: model(" in told
-    with pytest.raises(regard.ArgumentError, match=r"record\(at='decoder\*'\)"):
+    assert "Sequential" in told and "Linear" not in told and "seen: model(" in told
+    with pytest.raises(regard.ArgumentError, match=facts("record(at='decoder*')")):
         regard.record("decoder*")  # type: ignore[arg-type]
 
 
@@ -333,7 +334,7 @@ def test_a_role_that_the_model_does_not_have_is_named():
         layer(x)
     assert "declare" not in str(caught[0].message) and not seen
     with (
-        pytest.raises(regard.ArgumentError, match="the model has no 'cross'"),
+        pytest.raises(regard.ArgumentError, match="'cross'"),
         regard.intervene(scale=0.0, at="cross"),
     ):
         layer(x)

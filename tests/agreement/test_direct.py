@@ -319,7 +319,7 @@ def test_a_direct_additive_step_is_the_checked_step(name: str, shape: tuple[int,
 
     torch.testing.assert_close(slope("auto"), slope("reference"))
     score.float()
-    with pytest.raises(regard.ArgumentError, match="float32 parameters"):
+    with pytest.raises(regard.ArgumentError, match="float32"):
         regard.attention(query, memory)
 
 
@@ -396,7 +396,7 @@ def test_a_memory_can_be_used_in_every_way_between_steps(padded: bool, direct: l
     assert len(records["attention"]) == 2
     with pytest.raises(regard.ArgumentError):
         regard.attention(query.float(), memory)
-    with pytest.raises(regard.ArgumentError, match="expected: a tensor"):
+    with pytest.raises(regard.ArgumentError, match="tensor"):
         regard.attention(query.tolist(), memory)
     with pytest.raises(regard.ArgumentError):
         regard.attention(query, memory, start=-1)

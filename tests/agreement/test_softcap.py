@@ -83,10 +83,10 @@ def test_backends_without_a_soft_cap_say_so():
     explanation = regard.explain(x, x, softcap=20.0, look=LOOK)
     assert explanation.backend == "blocked"
     for name in ("sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-cpu", "fused"):
-        assert any("soft cap" in reason for reason in explanation.refused[name]), name
+        assert any("cap" in reason for reason in explanation.refused[name]), name
     call = check(x, x, score=regard.ScaledDot(), select=regard.Soft(), softcap=20.0, look=LOOK)
-    assert not any("soft cap" in reason for reason in PASSES["fused"].reasons(call, LOOK))
-    with pytest.raises(regard.BackendError, match="soft cap"):
+    assert not any("cap" in reason for reason in PASSES["fused"].reasons(call, LOOK))
+    with pytest.raises(regard.BackendError, match="cap"):
         regard.attention(x, x, softcap=20.0, backend="sdpa")
 
 

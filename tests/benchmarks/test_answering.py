@@ -13,6 +13,7 @@ from benchmarks.published_babi import COLUMNS, PUBLISHED
 from regard.data.story_text import read_stories
 from regard.tasks.answering import AnsweringSettings
 from regard.training.settings import build
+from tests.facts import mentions, table_rows
 from tests.tasks.small_stories import written
 
 SETTINGS = [
@@ -60,7 +61,8 @@ def test_measured_job_has_the_errors_of_each_seed_and_task(job: int, arguments: 
     errors = {each.task: round(100 * each.error, 2) for each in report.tasks}
     assert result["seeds"]["1"]["tasks"] == errors
     text = table([result])
-    assert f"| qa1_moves | {result['seeds'][best_seed(result['seeds'])]['tasks']['qa1_moves']:.1f} |" in text
+    best = f"{result['seeds'][best_seed(result['seeds'])]['tasks']['qa1_moves']:.1f}"
+    assert any(row[:2] == ["qa1_moves", best] for row in table_rows(text))
 
 
 def test_table_reports_the_seed_with_the_lowest_training_loss():
@@ -71,7 +73,7 @@ def test_table_reports_the_seed_with_the_lowest_training_loss():
     run = {"recipe": "babi-joint", "folder": "en", "task": "", "seconds": 9.0, "seeds": seeds, "machine": {}}
     text = table([run], notes="remark")
     assert "| qa1_x | 4.0 | 3.0 ± 1.4 | 0.0 |" in text and "| qa2_y | 20.0 | 17.0 ± 4.2 | 11.4 |" in text
-    assert "| mean error | **12.0** | 10.0 ± 2.8 | 5.7 |" in text and "| failed tasks | 1 | | 1 |" in text
+    assert mentions(text, "**12.0** | 10.0 ± 2.8 | 5.7 |", "failed", " | 1 | | 1 |")
     assert "remark" in text
     assert "11.4" not in table([{**run, "folder": "en-10k"}])
 

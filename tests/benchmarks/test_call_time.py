@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import call_time
 from benchmarks.call_time import Pair, Row
+from tests.facts import table_rows
 
 
 @pytest.mark.parametrize("gradients", [False, True])
@@ -39,8 +40,8 @@ def test_the_table_shows_losses_and_the_spread(tmp_path: Path):
     ]
     results = call_time.merged([*processes, [row]])
     text = call_time.table(results)
-    assert "| lost | no | 9.0 | 4.0 | 5.0 | 7.0 to 12.0 | 6.0 | 5.0 | 1.20 |" in text
-    assert "| right | yes |" in text
+    assert ["lost", "no", "9.0", "4.0", "5.0", "7.0 to 12.0", "6.0", "5.0", "1.20"] in table_rows(text)
+    assert any(row[:2] == ["right", "yes"] for row in table_rows(text))
     call_time.write(tmp_path / "new" / "folder", "cuda", "A note.", {"torch": "2"}, results)
     (page,) = (tmp_path / "new" / "folder").glob("*-call-cuda.md")
     assert text in page.read_text() and "A note." in page.read_text()

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import generation
 from benchmarks.generation import METHODS, Case
 from regard.decoding import Greedy, Rules
+from tests.facts import table_rows
 
 
 def test_results_have_a_row_for_each_method_and_peer(
@@ -26,7 +27,7 @@ def test_results_have_a_row_for_each_method_and_peer(
     assert [(row["method"], row["peer"]) for row in case["rows"]] == [
         (method, peer) for method in METHODS for peer in ("regard", "regard, simple search")
     ]
-    assert "| tiny-2 | top-k | regard |" in capsys.readouterr().out
+    assert any(row[:3] == ["tiny-2", "top-k", "regard"] for row in table_rows(capsys.readouterr().out))
 
 
 def test_other_outputs_fail_the_check(
@@ -36,4 +37,4 @@ def test_other_outputs_fail_the_check(
     simple = generation.simple
     monkeypatch.setattr(generation, "simple", lambda model, prompts, how: simple(model, prompts, short))
     record = generation.measure(Case("tiny", 30, 2), "cpu", 0.001)
-    assert record["rows"] == [] and "the check failed" in capsys.readouterr().err
+    assert record["rows"] == [] and "failed" in capsys.readouterr().err

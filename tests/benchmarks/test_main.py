@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks.cases import Case, Gate, Peer
+from tests.facts import mentions
 
 
 @pytest.fixture
@@ -36,7 +37,9 @@ def test_record_and_tables_are_written(suite, monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, "--into", tmp_path) == 0
     (record,), (text,) = tmp_path.glob("*-cpu.json"), tmp_path.glob("*-cpu.md")
     assert list(json.loads(record.read_text())["cases"]) == ["first", "second"]
-    assert "## first" in text.read_text() and "first float32 eager: forward" in capsys.readouterr().out
+    assert "## first" in text.read_text() and mentions(
+        capsys.readouterr().out, "first", "float32", "eager", "forward"
+    )
 
 
 def test_named_cases_are_merged_into_todays_record(suite, monkeypatch, tmp_path):
@@ -53,7 +56,7 @@ def test_named_cases_are_merged_into_todays_record(suite, monkeypatch, tmp_path)
 def test_record_of_another_machine_is_an_error(suite, monkeypatch, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(json.dumps({"environment": {"processor": "another"}, "cases": {}}))
-    with pytest.raises(SystemExit, match="another machine"):
+    with pytest.raises(SystemExit, match="machine"):
         command.todays_record(path, {"processor": "this"})
     assert command.todays_record(path, {"processor": "another"}) is not None
 
@@ -67,7 +70,7 @@ def test_unknown_case_lists_the_known_cases(suite, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, "third")
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "'third'" in error and "first, second" in error
+    assert "'third'" in error and mentions(error, "first", "second")
 
 
 @pytest.mark.parametrize(

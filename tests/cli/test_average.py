@@ -14,6 +14,7 @@ from regard.tasks.captioning import CaptioningSettings
 from regard.tasks.translation import load_translator
 from regard.training.checkpoints import checkpoints
 from regard.training.checkpoints.checkpoints import Checkpoints
+from tests.facts import mentions
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def copied(trained, tmp_path):
 
 def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
     result = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
-    assert result.status == 0 and "3 checkpoints (steps 20, 30, 40)" in result.out
+    assert result.status == 0 and mentions(result.out, 3, "20, 30, 40")
     assert "warning" not in result.err
     mean = load_translator(tmp_path / "new" / "mean", device="cpu")
     each = [load_translator(trained, checkpoint=step, device="cpu").model for step in ("20", "30", "40")]
@@ -47,11 +48,11 @@ def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
 
 def test_average_of_named_steps(command, trained, tmp_path):
     result = command("average", trained, "--steps", "40, 10,40", "--output", tmp_path / "mean")
-    assert result.status == 0 and "2 checkpoints (steps 10, 40)" in result.out
+    assert result.status == 0 and mentions(result.out, 2, "10, 40")
     assert "warning" in result.err and "steps 10, 40" in result.err
     assert command("evaluate", tmp_path / "mean", "--split", "test", "--sentences", 3).status == 0
     shown = command("show", tmp_path / "mean")
-    assert shown.status == 0 and "the mean of steps 10, 40 of tiny" in shown.out
+    assert shown.status == 0 and mentions(shown.out, "10, 40", "tiny")
     result = command("average", trained, "--steps", "40", "--output", tmp_path / "one")
     one, other = (load_translator(run, device="cpu", checkpoint="40") for run in (tmp_path / "one", trained))
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
@@ -81,7 +82,7 @@ def test_shared_run_has_no_paths_of_the_machine(command, trained, tmp_path):
     assert "machine" not in command("show", run).out.replace(str(run), "")
 
     result = command("average", run, "--steps", "best", "--output", shared)
-    assert result.status == 0 and "the weights of step 1" in result.out
+    assert result.status == 0 and mentions(result.out, "step 1")
     shutil.rmtree(source)
     assert {name.split("/")[-1] for name in contents(shared)} == {
         *("config.toml", "data.json", "manifest.json", "source.tokenizer", "target.tokenizer", "latest"),
@@ -90,14 +91,14 @@ def test_shared_run_has_no_paths_of_the_machine(command, trained, tmp_path):
     assert [name for name, content in contents(shared).items() if b"machine" in content] == []
     assert "a.en" in (shared / "config.toml").read_text() and "a.en" in command("show", shared).out
 
-    assert regard.load(shared, device="cpu").translate("the cat").text is not None
+    assert regard.load(shared, device="cpu").translate("cat").text is not None
     (tmp_path / "test.en").write_text("the cat sat 1 .\n")
     (tmp_path / "test.de").write_text("die katze sass 1 .\n")
     test = "--source", tmp_path / "test.en", "--target", tmp_path / "test.de"
     for given in (("translate", "--text", "the cat"), ("view", "the cat"), ("evaluate", *test)):
         assert command(given[0], shared, *given[1:], "--device", "cpu").status == 0, given
     result = command("train", "--output", shared, "--resume")
-    assert result.status == 2 and "no optimizer state" in result.err and "step 1 of run" in result.err
+    assert result.status == 2 and mentions(result.err, "optimizer", "step 1")
 
 
 def test_pretrained_encoder_of_a_shared_captioner_needs_no_file():
@@ -114,11 +115,11 @@ def test_damaged_checkpoints_are_skipped_or_errors(command, copied, tmp_path):
     (copied / "step-000030" / "weights.safetensors").write_bytes(b"broken")
     result = command("average", copied, "--last", 3, "--output", tmp_path / "mean")
     assert result.status == 0 and "steps 10, 20, 40" in result.out
-    assert "damaged checkpoint" in result.err
+    assert "damaged" in result.err
     result = command("average", copied, "--steps", "30,40", "--output", tmp_path / "other")
     assert result.status == 2 and "weights.safetensors" in result.err and not (tmp_path / "other").exists()
     result = command("average", copied, "--last", 4, "--output", tmp_path / "other")
-    assert result.status == 2 and "3 intact checkpoints" in result.err and "training.keep" in result.err
+    assert result.status == 2 and mentions(result.err, 3, "training.keep")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_existing_folders_are_not_overwritten(command, trained, tmp_path):
     for there in (trained, tmp_path):
         (tmp_path / "mine").write_text("mine")
         result = command("average", trained, "--last", 2, "--output", there)
-        assert result.status == 2 and "not empty" in result.err
+        assert result.status == 2 and "empty" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     result = command("average", tmp_path, "--last", 2, "--output", tmp_path / "mean")
     assert result.status == 2 and "config.toml" in result.err
@@ -152,15 +153,15 @@ def test_average_cannot_be_resumed_but_initialises_another_run(command, trained,
     before = sorted(path.name for path in mean.iterdir())
     for way in (("--resume",), ("--resume", "--dry-run"), ("--resume", "--change", "--steps", 50), ()):
         result = command("train", "--built-in", "korean", "--output", mean, *way)
-        assert result.status == 2 and "this run is the mean of steps 30, 40 of tiny" in result.err
-        assert f"--init-from {mean} with another --output" in " ".join(result.err.split())
+        assert result.status == 2 and mentions(result.err, "30, 40", "tiny")
+        assert mentions(" ".join(result.err.split()), f"--init-from {mean}", "--output")
     assert sorted(path.name for path in mean.iterdir()) == before
     few = "--set", "data.pairs=400", "--set", "data.held_out=20", "--set", "evaluation.sentences=2"
     result = command(
         *("train", "--built-in", "korean", *few, "--steps", 1, "--init-from", mean, "--device", "cpu"),
         *("--output", tmp_path / "tuned"),
     )
-    assert result.status == 0 and "starting from mean" in result.err
+    assert result.status == 0 and "mean" in result.err
 
 
 def test_leftovers_of_a_killed_save_are_not_copied(command, copied, tmp_path):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from regard.runs.run_facts import facts_of
 from regard.tasks.translation import TranslationTask, train_translation
+from tests.facts import mentions
 
 MONTHS = [
     "January",
@@ -88,7 +89,7 @@ def test_gold_links_are_between_words_unless_characters_are_requested(command, d
     (tmp_path / "characters").write_text("0-9\n" * 5, encoding="utf-8")
     given = ("--unit", "character", "--gold-alignments", tmp_path / "characters")
     result = command("align", dates / "run", *sides(dates), *given)
-    assert result.status == 0 and "50 links proposed" in result.err
+    assert result.status == 0 and mentions(result.err, "50 links")
     found = json.loads(command("evaluate", dates / "run", *sides(dates), *given, "--json").out)
     assert (found["alignment"]["proposed"], found["alignment"]["sure"]) == (50, 5)
     for wrong in ("morpheme", "letter"):
@@ -108,7 +109,7 @@ def test_drawings_and_pages_have_a_cell_for_each_character(command, dates, tmp_p
     shown = command("view", dates / "run", text, "--target", "1921-03-03")
     heads = shown.lines[1].split()
     assert heads[: len(text)] == list(text.replace(" ", "␣"))
-    assert shown.lines[2].split()[0] == "1" and "10 target characters" in " ".join(shown.out.split())
+    assert shown.lines[2].split()[0] == "1" and mentions(shown.out, 10, "characters")
     words = command("view", dates / "run", text, "--target", "1921-03-03", "--words")
     assert words.lines[1].split()[:3] == text.split()
     page = tmp_path / "page.html"

@@ -14,6 +14,7 @@ import regard
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask
+from tests.facts import commands, mentions
 
 WORDS = {"pos": ("good", "fine"), "neg": ("bad", "poor")}
 SETTINGS = {
@@ -95,7 +96,7 @@ def test_json_lines_have_the_probability_of_each_class(command, run):
 
 def test_drawing_shows_words_and_label(command, run, paired, tmp_path):
     said = command("classify", run, "--text", "bad film", "--draw")
-    assert said.status == 0 and "neg (neg 0." in said.out and "film" in said.out
+    assert said.status == 0 and mentions(said.out, "neg", "0.") and "film" in said.out
     assert command("classify", run, "--text", "bad film", "--draw", "--output", tmp_path / "a").out == ""
     assert "neg (neg 0." in (tmp_path / "a").read_text()
     refused = command("classify", paired, "--text", "bad", "--second", "it is bad", "--draw")
@@ -115,7 +116,7 @@ def test_every_line_is_classified_whatever_it_contains(command, run, hostile):
     said = command("classify", run, hostile, "--at-once", 5)
     assert said.status == 0 and len(said.lines) == len(lines)
     assert "2 lines" in said.err and "UTF-8" in said.err
-    assert "line 13: truncated to 20 of 10,000 tokens" in said.err
+    assert mentions(said.err, "line 13", "20 of 10,000")
     records = list(map(json.loads, command("classify", run, hostile, "--json").lines))
     assert [each["label"] or "" for each in records] == [line.split("\t")[0] for line in said.lines]
 
@@ -147,9 +148,9 @@ def test_unknown_words_are_reported_with_their_lines(command, run, paired):
     said = command("classify", run, "--text", "good film", "--text", "xxqq zzpp", "--json")
     known, unknown = map(json.loads, said.lines)
     assert said.status == 0 and (known["unknown"], unknown["unknown"]) == ([], ["xxqq", "zzpp"])
-    assert "2 words" in said.err and "'zzpp' (line 2)" in said.err
+    assert mentions(said.err, "2 words", "'zzpp'", "line 2")
     both = command("classify", paired, "--text", "xxqq film", "--second", "it is zzpp")
-    assert both.status == 0 and "'xxqq' (line 1), 'zzpp' (line 1)" in both.err
+    assert both.status == 0 and mentions(both.err, "xxqq", "zzpp") and both.err.count("line 1") == 2
     assert "vocabulary" not in command("classify", run, "--text", "good film").err
 
 
@@ -157,10 +158,10 @@ def test_columns_are_an_error_or_a_note_if_the_run_classifies_single_texts(comma
     for name in ("rows.tsv", "rows.txt", "indented.tsv"):
         (tmp_path / name).write_text("\tgood film\n" if name == "indented.tsv" else "pos\tgood\n" * 3)
     refused = command("classify", run, tmp_path / "rows.tsv")
-    assert refused.status == 2 and "rows.tsv, line 1" in refused.err and "one text per line" in refused.err
+    assert refused.status == 2 and mentions(refused.err, "rows.tsv", "line 1", "one")
     said = command("classify", run, tmp_path / "rows.txt")
     assert said.status == 0 and len(said.lines) == 3
-    assert "rows.txt, line 1" in said.err and "2 more lines" in said.err
+    assert mentions(said.err, "rows.txt", "line 1", "2 more")
     indented = command("classify", run, tmp_path / "indented.tsv")
     assert indented.status == 0 and "tab" not in indented.err.replace("table", "")
 
@@ -177,7 +178,7 @@ def test_csv_files_are_read_by_the_names_of_their_columns(command, run, paired, 
     assert command("classify", paired, tmp_path / "two.csv").status == 0
     (tmp_path / "other.csv").write_text(rows.replace("text", "review"))
     refused = command("classify", run, tmp_path / "other.csv")
-    assert refused.status == 2 and "review" in refused.err and "other.csv, line 1" in refused.err
+    assert refused.status == 2 and "review" in refused.err and mentions(refused.err, "other.csv", "line 1")
 
 
 def test_second_is_refused_for_single_texts(command, run):
@@ -187,12 +188,12 @@ def test_second_is_refused_for_single_texts(command, run):
 
 def test_run_of_another_task_is_an_error(command, trained):
     said = command("classify", trained, "--text", "one")
-    assert said.status == 2 and str(trained) in said.err and "regard translate" in said.err
+    assert said.status == 2 and str(trained) in said.err and "translate" in commands(said.err)
 
 
 def test_classification_run_is_refused_by_regard_translate(command, run):
     said = command("translate", run, "--text", "one")
-    assert said.status == 2 and "regard classify" in said.err and str(run) in said.err
+    assert said.status == 2 and "classify" in commands(said.err) and str(run) in said.err
 
 
 def test_train_resume_and_dry_run_commands(command, folder, tmp_path):
@@ -203,9 +204,9 @@ def test_train_resume_and_dry_run_commands(command, folder, tmp_path):
     dry = command("train", *options, "--dry-run")
     assert dry.status == 0 and "2 classes" in dry.out and not (tmp_path / "run").exists()
     said = command("train", *options)
-    assert said.status == 0 and "regard classify" in said.err and "accuracy" in said.err
+    assert said.status == 0 and "classify" in commands(said.err) and "accuracy" in said.err
     resumed = command("train", "--output", tmp_path / "run", "--resume")
-    assert resumed.status == 0 and "resumed at step 2" in resumed.err
+    assert resumed.status == 0 and mentions(resumed.err, "step 2")
     wrong = command("train", *options, "--set", "data.label=3")
     assert wrong.status == 2
 
@@ -213,12 +214,12 @@ def test_train_resume_and_dry_run_commands(command, folder, tmp_path):
 def test_show_and_average_commands(command, run, tmp_path):
     shown = command("show", run)
     assert shown.status == 0 and "accuracy" in shown.out and "2 classes" in shown.out
-    assert "next: regard classify" in shown.out and "texts" in shown.out
+    assert "classify" in commands(shown.out) and "texts" in shown.out
     assert "BLEU" not in command("show", run, run).out
     facts = json.loads(command("show", run, "--json").out)
     assert (facts["task"], facts["judged_by"]) == ("classification", "accuracy")
     mean = command("average", run, "--last", 2, "--output", tmp_path / "mean")
-    assert mean.status == 0 and "regard classify" in mean.out
+    assert mean.status == 0 and "classify" in commands(mean.out)
     assert regard.load(tmp_path / "mean", device="cpu").classify("good film").label == "pos"
 
 
@@ -235,19 +236,19 @@ def test_json_lines_files_are_read_by_their_fields(command, run, paired, tmp_pat
     assert said.status == 0 and [line.split("\t")[0] for line in said.lines] == ["neg", "", "pos"]
     (tmp_path / "b.jsonl").write_text('{"text": "good film", "second": "it is good"}\n')
     said = command("classify", paired, tmp_path / "b.jsonl", "--json")
-    assert said.status == 0 and json.loads(said.lines[0])["texts"][1]["text"] == "it is good"
+    assert said.status == 0 and json.loads(said.lines[0])["texts"][1]["text"].split() == ["it", "is", "good"]
     (tmp_path / "c.ndjson").write_text('{"text": "bad film"}\n{"review": "bad film"}\n')
     for fields in ("c.ndjson", "line 2", "'text'", "review"):
         assert fields in command("classify", run, tmp_path / "c.ndjson").err
     (tmp_path / "d.jsonl").write_text('{"text": 3}\n')
     assert command("classify", run, tmp_path / "d.jsonl").status == 2
     said = command("classify", run, "--jsonl", tmp_path / "a.jsonl")
-    assert said.status == 2 and "FILES" in said.err and "use --json" not in said.err
+    assert said.status == 2 and "FILES" in said.err and "--json " not in said.err
 
 
 def test_drawing_of_a_blank_line_says_once_that_it_is_not_classified(command, run, tmp_path):
     said = command("classify", run, "--text", " ", "--text", "good film", "--draw")
-    assert said.status == 0 and said.out.count("not classified") == 1
+    assert said.status == 0 and said.out.count("classified") == 1
     blank = regard.load(run, device="cpu").classify(" ")
     blank.save(tmp_path / "a.html")
     assert (tmp_path / "a.html").read_text().count("not classified") == 1
@@ -256,4 +257,4 @@ def test_drawing_of_a_blank_line_says_once_that_it_is_not_classified(command, ru
 def test_score_of_a_classifier_names_the_command_classify(command, run):
     for arguments in (("--text", "a"), ("--source", "a", "--target", "b")):
         said = command("score", run, *arguments)
-        assert said.status == 2 and "regard classify" in said.err
+        assert said.status == 2 and "classify" in commands(said.err)

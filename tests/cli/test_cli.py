@@ -52,7 +52,7 @@ def test_tour_shows_every_mechanism(run):
         assert f"{name}(" in output
     for word in ("어디에서: 집에서", "고양이", "어디에?", "Bahdanau et al. 2014"):
         assert word in output
-    assert "no trained model" in output
+    assert "trained" in output
 
 
 def test_tour_shows_the_trained_alignment(run):
@@ -85,7 +85,7 @@ def test_backends_lists_all_backends_and_scores(run):
     assert (status, errors) == (0, "")
     for name in (*BACKENDS, *PASSES, *regard.SCORES):
         assert name in output
-    assert "computes inner products" not in output
+    assert "computes" not in output
     headers = [line.split() for line in output.splitlines()]
     assert ["score", "equation", "float32", "bfloat16", "training"] in headers
     assert ["backend", "description"] in headers

@@ -15,6 +15,7 @@ from regard.data.fetch import SETS, Piece, PublicSet
 from regard.data.korean.corpus import Example
 from regard.data.pair_checks import KINDS, Choices
 from regard.evaluation import read_links
+from tests.facts import mentions
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_check_prints_the_report(run, files):
     source, target = files(ko="안녕.\n\n가.\n", en="Hi.\nNobody.\nGo.\n")
     status, out, err = run("check", "--source", source, "--target", target)
     assert (status, err) == (0, "")
-    assert "3 pairs read, 2 kept" in out and "a side is empty" in out
+    assert mentions(out, "3 pairs", "2 kept", "empty")
 
 
 def test_check_reads_columns_and_json(run, files):
@@ -71,9 +72,9 @@ def test_check_reads_columns_and_json(run, files):
 def test_check_exits_with_2_if_pairs_cannot_be_used(run, files):
     source, target, short, empty = files(ko="안녕.\n가.\n", en=b"Hi.\nG\xffo.\n", short="Hi.\n", empty="\n\n")
     status, out, err = run("check", "--source", source, "--target", target)
-    assert status == 2 and "2 pairs read, refused" in out
+    assert status == 2 and mentions(out, "2 pairs", "refused")
     assert f"{target}, line 2: " in err and "Choices" not in err
-    assert "--choose invalid=replace" in err and "--choose invalid=skip" in err
+    assert mentions(err, "--choose", "invalid=replace", "invalid=skip")
     status, out, err = run("check", "--source", source, "--target", short)
     assert status == 2 and "refused" in out and "2 and 1" in err
     assert "hint" in err and "hint" not in out, "the table does not repeat the error"
@@ -86,7 +87,7 @@ def test_check_exits_with_2_if_pairs_cannot_be_used(run, files):
 def test_empty_and_tmx_files_are_named(run, tmp_path):
     (tmp_path / "a.jsonl").touch()
     status, _, err = run("check", "--jsonl", tmp_path / "a.jsonl")
-    assert status == 2 and "the file is empty" in err
+    assert status == 2 and "empty" in err
     for arguments in (("a.tmx",), ("--tmx", "a.tmx")):
         status, _, err = run("check", *arguments)
         assert status == 2 and "TMX" in err and "--tsv" in err
@@ -96,7 +97,7 @@ def test_choose_option(run, files):
     source, target = files(ko="안녕.\n가.\n", en=b"Hi.\nG\xffo.\n")
     both = "check", "--source", source, "--target", target
     status, out, _ = run(*both, "--choose", "invalid=skip", "--choose", "ratio=none")
-    assert status == 0 and "2 pairs read, 1 kept" in out
+    assert status == 0 and mentions(out, "2 pairs", "1 kept")
     for chosen, fact in (
         ("invalid", "NAME=VALUE"),
         ("invalid=keep", "'keep'"),
@@ -154,7 +155,7 @@ def test_fetch_from_a_folder_prints_the_options_to_read_it(run, monkeypatch, tmp
     (tmp_path / "here" / "all.tsv.gz").write_bytes(gzip.compress(text.encode()))
     monkeypatch.setitem(SETS, "tiny", known(text, editions=False))
     status, out, err = run("fetch", "tiny", "--from", tmp_path / "here", "--output", tmp_path / "there")
-    assert status == 0 and "licence: anyone's" in err
+    assert status == 0 and mentions(err, "licence", "anyone's")
     option, path = out.removeprefix("all: ").split()
     assert option == "--tsv" and len(read_pairs(tsv=path)) == 1
     assert run("check", option, path)[0] == 0
@@ -173,7 +174,7 @@ def test_fetch_accepts_another_edition_with_any_edition(run, monkeypatch, tmp_pa
 
 def test_fetch_suggests_a_known_dataset(run, tmp_path):
     status, out, err = run("fetch", "multi40k-en-de", "--output", tmp_path)
-    assert (status, out) == (2, "") and "did you mean 'multi30k-en-de'?" in err
+    assert (status, out) == (2, "") and "'multi30k-en-de'" in err
 
 
 def test_korean_writes_both_sides_and_their_alignments(run, tmp_path):
@@ -265,4 +266,4 @@ def test_sure_links_have_weight_1_and_possible_links_one_half():
 @pytest.mark.parametrize("command", ["", "check", "split", "fetch", "korean", "sample"])
 def test_help_has_examples(run, command):
     status, out, _ = run(*command.split(), "--help")
-    assert status == 0 and "Examples" in out and f"regard data {command}" in out
+    assert status == 0 and "Examples" in out and f"data {command}" in out

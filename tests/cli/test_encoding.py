@@ -9,6 +9,7 @@ from regard.errors import RegardWarning
 from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
 from regard.tasks.task_table import find_task
+from tests.facts import facts, mentions
 
 KOREAN = "안녕하세요.\n저는 학생입니다.\n비가 옵니다.\n고맙습니다.\n" * 3
 ENGLISH = "Hello.\nI am a student.\nIt rains.\nThank you.\n" * 3
@@ -42,9 +43,9 @@ def test_the_printed_command_replaces_a_wrong_encoding(command, files):
 def test_compare_reads_files_in_another_encoding(command, files, tmp_path):
     compare = ("compare", "--quick", "--study", "length", "--length-bins", "2,4", "--output", tmp_path / "c")
     answer = command(*compare, *files)
-    assert answer.status == 2 and "--encoding cp949" in answer.err
+    assert answer.status == 2 and mentions(answer.err, "--encoding", "cp949")
     answer = command(*compare, *files, "--encoding", "cp949", "--stop-after", 0)
-    assert "not valid UTF-8" not in answer.err and "안녕" not in answer.err
+    assert "UTF-8" not in answer.err and "안녕" not in answer.err
 
 
 def test_columns_are_for_train_file_too_if_its_name_says_the_format(command, tmp_path):
@@ -56,15 +57,17 @@ def test_columns_are_for_train_file_too_if_its_name_says_the_format(command, tmp
     assert answer.status == 0, answer.err
     (tmp_path / "a.txt").write_bytes(path.read_bytes())
     answer = command(*train, "--train-file", tmp_path / "a.txt", "--columns", "label,text")
-    assert answer.status == 2 and "--tsv instead of --train-file" in answer.err
+    assert answer.status == 2 and mentions(answer.err, "--tsv", "--train-file")
 
 
 def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"translation": {"ko": "가.", "en": "Go."}}\n')
     answer = command("data", "check", "--jsonl", tmp_path / "a.jsonl")
-    assert (
-        f"regard data check --jsonl {tmp_path / 'a.jsonl'} --fields translation.ko,translation.en"
-        in answer.err
+    assert mentions(
+        command("data", "check", "--jsonl", tmp_path / "a.jsonl").err,
+        "check",
+        tmp_path / "a.jsonl",
+        "--fields",
     )
     answer = command(
         "data", "check", "--parquet", tmp_path / "a.jsonl", "--fields", "translation.ko,translation.en"
@@ -75,10 +78,12 @@ def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path
 def test_fields_of_translations_are_recommended_beside_other_fields(command, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "7", "translation": {"ko": "가.", "en": "Go."}}\n')
-    assert "--fields translation.ko,translation.en" in command("data", "check", "--jsonl", path).err
+    assert mentions(
+        command("data", "check", "--jsonl", path).err, "--fields", "translation.ko,translation.en"
+    )
     path.write_text('{"a": "x", "b": "y", "c": "z"}\n')
     answer = command("data", "check", "--jsonl", path)
-    assert "a, b, c" in answer.err and "check --fields" in answer.err
+    assert mentions(answer.err, "a, b, c", "--fields")
 
 
 def test_a_column_of_numbers_beside_other_columns_is_a_warning(command, tmp_path):
@@ -87,7 +92,7 @@ def test_a_column_of_numbers_beside_other_columns_is_a_warning(command, tmp_path
     with pytest.warns(RegardWarning, match="3 columns") as caught:
         assert command("data", "check", "--csv", path).status == 0
     printed = _warning_text(caught[0].message, RegardWarning, "x.py", 1)
-    assert printed.startswith("regard: warning: ") and "name other columns: --columns\n" in printed
+    assert "warning: " in printed and "--columns" in printed
     answer = command("data", "check", "--csv", path, "--columns", "2,3")
     assert answer.status == 0 and "warning" not in answer.err
 
@@ -95,30 +100,25 @@ def test_a_column_of_numbers_beside_other_columns_is_a_warning(command, tmp_path
 def test_names_of_columns_with_a_space_are_answered_with_the_right_form(command, tmp_path):
     for first in ("ko", "ko,"):
         answer = command("train", "--csv", "a.csv", "--columns", first, "en", "--output", tmp_path / "x")
-        assert answer.status == 2 and "--columns ko,en" in answer.err
+        assert answer.status == 2 and mentions(answer.err, "--columns", "ko,en")
 
 
 def test_a_csv_header_is_recognized(command, tmp_path):
     (tmp_path / "a.csv").write_text("id;ko;en\n1;가.;Go.\n", encoding="utf-8-sig")
     answer = command("data", "check", "--csv", tmp_path / "a.csv")
-    assert (
-        answer.status == 2
-        and "line 1" in answer.err
-        and "--columns" in answer.err
-        and "id, ko, en" in answer.err
-    )
+    assert answer.status == 2 and mentions(answer.err, "line 1", "--columns", "id,", "ko,", "en")
     assert command("data", "check", "--csv", tmp_path / "a.csv", "--columns", "ko,en").status == 0
     answer = command("data", "check", "--csv", tmp_path / "a.csv", "--columns", "3,2")
-    assert f"regard data check --csv {tmp_path / 'a.csv'} --columns en,ko" in answer.err
+    assert mentions(answer.err, f"--csv {tmp_path / 'a.csv'} --columns", "en,ko")
 
 
 def test_a_table_as_the_only_side_is_answered_with_its_option(command, tmp_path):
     for option, other in (("--source", "--target"), ("--target", "--source")):
         answer = command("data", "check", option, tmp_path / "문장.csv")
-        assert answer.status == 2 and f"{other} is missing" in answer.err
+        assert answer.status == 2 and other in answer.err
         assert "--csv" in answer.err and "문장.csv" in answer.err.split("--csv")[1]
     answer = command("data", "check", "--source", "a.ko")
-    assert "--target is missing" in answer.err and "hint" not in answer.err
+    assert "--target" in answer.err and "hint" not in answer.err
 
 
 def test_utf_16_is_named_if_another_encoding_is_given(command, tmp_path):
@@ -132,8 +132,8 @@ def test_utf_16_is_named_if_another_encoding_is_given(command, tmp_path):
 def test_options_for_the_kind_of_a_file_are_recommended(command, tmp_path):
     (tmp_path / "a.csv").write_text("가.,Go.\n", encoding="utf-8")
     (tmp_path / "a.json").write_text('[{"source": "가.", "target": "Go."}]', encoding="utf-8")
-    assert "use --tsv" in command("data", "check", "--jsonl", tmp_path / "a.csv").err
-    assert "use --jsonl" in command("data", "check", "--csv", tmp_path / "a.json").err
+    assert "--tsv" in command("data", "check", "--jsonl", tmp_path / "a.csv").err
+    assert "--jsonl" in command("data", "check", "--csv", tmp_path / "a.json").err
     for option, other, name in (("--jsonl", "--tsv", "a.csv"), ("--tsv", "--jsonl", "a.json")):
         train = ("train", "--task", "classification", option, tmp_path / name, "--output", tmp_path / "run")
         assert f"use {other}" in command(*train).err
@@ -170,7 +170,7 @@ def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
     line = "안녕하세요.".encode("cp949") + b"\n"
     (tmp_path / "line.txt").write_bytes(line)
     answer = command("score", tmp_path / "run", stdin=line)
-    assert answer.status == 2 and "standard input, line 1" in answer.err and "--encoding cp949" in answer.err
+    assert answer.status == 2 and mentions(answer.err, "line 1", "--encoding", "cp949")
     with_name = command("score", tmp_path / "run", "--encoding", "cp949", tmp_path / "line.txt")
     plain = command("score", tmp_path / "run", "--text", "안녕하세요.")
     assert with_name.status == 0 and with_name.out == plain.out
@@ -182,9 +182,9 @@ def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
         (tmp_path / "b.txt").write_bytes(KOREAN.encode(encoding))
         answer = command("evaluate", tmp_path / "run", tmp_path / "b.txt")
         assert answer.status == 0 and answer.out.replace("b.txt", "a.txt") == evaluated.out
-        assert "b.txt is training data" in answer.err and ("as cp949" in answer.err) == (encoding == "cp949")
+        assert mentions(answer.err, "b.txt", "training") and ("cp949" in answer.err) == (encoding == "cp949")
     (tmp_path / "b.txt").write_text(KOREAN[::-1], encoding="utf-8")
-    assert "training data" not in command("evaluate", tmp_path / "run", tmp_path / "b.txt").err
+    assert "training" not in command("evaluate", tmp_path / "run", tmp_path / "b.txt").err
 
 
 def test_the_likely_encoding_of_a_few_invalid_lines_is_named(command, trained, tmp_path):
@@ -192,7 +192,7 @@ def test_the_likely_encoding_of_a_few_invalid_lines_is_named(command, trained, t
     (tmp_path / "a.ko").write_bytes(b"\n".join(lines) + b"\n")
     for options, stdin in (((tmp_path / "a.ko",), b""), ((), b"\n".join(lines))):
         answer = command("translate", trained, *options, stdin=stdin)
-        assert answer.status == 0 and "1 line had bytes" in answer.err
+        assert answer.status == 0 and mentions(answer.err, "1 line")
         assert "CP949" in answer.err and "안녕" in answer.err
 
 
@@ -201,10 +201,10 @@ def test_the_named_encoding_is_in_the_table_of_problems(command, tmp_path):
     (tmp_path / "a.en").write_bytes(b"I go .\nYes .\n")
     files = ("--source", tmp_path / "a.ko", "--target", tmp_path / "a.en")
     answer = command("data", "check", *files, "--encoding", "euckr")
-    assert answer.status == 2 and "not valid euckr" in answer.out and "UTF-8" not in answer.out
+    assert answer.status == 2 and "euckr" in answer.out and "UTF-8" not in answer.out
 
 
 def test_a_table_is_not_translated_silently(command, trained, tmp_path):
     (tmp_path / "a.txt").write_text("나는 간다 .\tI go .\n" * 4, encoding="utf-8")
-    with pytest.warns(RegardWarning, match="a.txt: each line has 2 columns"):
+    with pytest.warns(RegardWarning, match=facts("a.txt", "2 columns")):
         assert command("translate", trained, tmp_path / "a.txt").status == 0

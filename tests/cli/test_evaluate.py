@@ -20,6 +20,7 @@ from regard.evaluation import bleu, evaluate_corpus
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import load_translator, train_translation
 from tests.cli.conftest import SETTINGS
+from tests.facts import commands, mentions
 
 TABLE = "나는 학생이다 .\tI am a student .", "고양이가 잔다 .\tthe cat sleeps ."
 
@@ -169,7 +170,7 @@ def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):
 
 def test_an_option_of_other_tasks_is_answered_with_the_right_command(command, trained):
     answer = command("evaluate", trained, "--test-file", "a.tsv")
-    assert answer.status == 2 and f"regard evaluate {trained} FILES" in answer.err
+    assert answer.status == 2 and "evaluate" in commands(answer.err)
 
 
 def test_split_of_the_built_in_corpus_is_scored_with_its_alignments(command, trained, unseeing):
@@ -209,7 +210,7 @@ def test_page_shows_each_reference(command, trained, korean):
     result = command("evaluate", trained, *files(korean), "--greedy", "--page", korean / "x.html")
     text = (korean / "x.html").read_text(encoding="utf-8")
     assert result.status == 0 and text.count("<dt>reference</dt>") == 12 and "<table" in text
-    assert "greedy search" in text
+    assert "greedy" in text
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_split_of_a_run_on_other_data_exits_with_2(command, trained, tmp_path):
     (other / "config.toml").write_text(replaced)
     (other / "manifest.json").unlink()
     result = command("evaluate", other, "--split", "test")
-    assert result.status == 2 and "regard data korean --split test" in result.err
+    assert result.status == 2 and mentions(result.err, "korean", "--split", "test")
 
 
 def test_the_first_sentences_of_files_are_evaluated(command, trained, korean):
@@ -280,7 +281,7 @@ def test_the_first_sentences_of_files_are_evaluated(command, trained, korean):
     result = command("evaluate", trained, *files(korean), *options)
     assert result.status == 0 and json.loads(result.out)["sentences"] == 5
     result = command("evaluate", trained, *files(korean), "--sentences", 2, "--greedy", "--faithfulness")
-    assert result.status == 0 and "over 2 references" in result.out
+    assert result.status == 0 and mentions(result.out, "2 references")
 
 
 def test_swapped_languages_are_noted(command, trained, korean, tmp_path):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
 from regard.tasks.language.text_stream import StopCheck
+from tests.facts import commands, mentions
 
 LINES = ("I learned CS", "you learned music", "I learned CS and math", "you saw a film")
 
@@ -48,7 +50,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_prompt_gives_one_line(command, run, tmp_path):
     said = command("generate", run, "--prompt", "you saw", "--prompt", "I learned", "--stop", "and")
-    assert said.status == 0 and said.lines[0] == "you saw a film" and said.lines[1].startswith("I learned CS")
+    assert (
+        said.status == 0
+        and said.lines[0].split() == ["you", "saw", "a", "film"]
+        and said.lines[1].startswith("I learned")
+    )
     (tmp_path / "prompts.txt").write_text("you saw\nI learned\n")
     with gzip.open(tmp_path / "prompts.gz", "wt") as file:
         file.write("you saw\nI learned\n")
@@ -57,7 +63,7 @@ def test_each_prompt_gives_one_line(command, run, tmp_path):
     assert command("generate", run, "--stop", "and", stdin=b"you saw\nI learned\n").lines == said.lines
     output = tmp_path / "out.txt"
     assert command("generate", run, "--prompt", "you saw", "--output", output).out == ""
-    assert output.read_text() == "you saw a film\n"
+    assert output.read_text().split() == ["you", "saw", "a", "film"]
     assert command("generate", run, "--prompt", "", "--max-new-tokens", 2).status == 0
 
 
@@ -78,7 +84,7 @@ def test_beam_search_samples_and_json(command, run):
 def test_attention_is_drawn_in_the_terminal_and_on_a_page(command, run, tmp_path):
     said = command("generate", run, "--prompt", "you saw", "--draw", "--page", tmp_path / "page.html")
     assert said.status == 0 and "decoder.0.self" in said.out and "░" in said.out
-    assert "no attention" not in said.err and f"Wrote {tmp_path / 'page.html'}" in said.err
+    assert " no " not in said.err and str(tmp_path / "page.html") in said.err
     page = (tmp_path / "page.html").read_text()
     assert "you saw<b> a film</b>" in page and "<svg" in page
     file = tmp_path / "drawn"
@@ -114,7 +120,7 @@ def test_single_text_is_streamed_to_a_terminal(run, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         regard.cli.main(["generate", str(run), "--prompt", "you saw", "--device", "cpu"])
     assert ended.value.code == 0 and terminal.texts() == "you saw a film\n"
-    assert shown[:2] == ["you saw a", "you saw a film"]
+    assert [line.split()[2:] for line in shown[:2]] == [["a"], ["a", "film"]]
 
 
 @pytest.mark.parametrize("prompt", ["", "I"])
@@ -177,14 +183,14 @@ def test_model_without_attention_is_reported(command, run, tmp_path):
     )
     assert trained.status == 0, trained.err
     options = ("generate", plain, "--prompt", "I", "--max-new-tokens", 2)
-    assert "--draw: the model has no attention" in command(*options, "--draw").err
-    assert "--page: the model has no attention" in command(*options, "--page", tmp_path / "a.html").err
+    assert mentions(command(*options, "--draw").err, "--draw", "attention")
+    assert mentions(command(*options, "--page", tmp_path / "a.html").err, "--page", "attention")
     assert command(*options).err == ""
 
 
 def test_partly_unknown_prompt_is_reported(command, run):
     said = command("generate", run, "--prompt", "zebra saw")
-    assert said.status == 0 and "'zebra'" in said.err and said.out.startswith("zebra saw")
+    assert said.status == 0 and "'zebra'" in said.err and said.out.split()[:2] == ["zebra", "saw"]
 
 
 def test_every_prompt_is_continued_or_named(command, run, hostile):
@@ -199,10 +205,14 @@ def test_prompt_of_unknown_words_in_a_file_is_named_and_the_others_are_continued
     (tmp_path / "b.txt").write_text("zebra\n\nyou saw zebra\n")
     options = ("generate", run, "--prompt-file", tmp_path / "a.txt", "--prompt-file", tmp_path / "b.txt")
     said = command(*options)
-    assert said.status == 0 and len(said.lines) == 5 and said.lines[1:3] == ["zebra yak", "zebra"]
-    assert said.lines[0].startswith("I learned CS")
-    assert "a.txt, line 2" in said.err and "b.txt, line 1" in said.err and "b.txt, line 2" not in said.err
-    assert "'zebra' (prompt 5)" in said.err
+    assert (
+        said.status == 0
+        and len(said.lines) == 5
+        and [line.split() for line in said.lines[1:3]] == [["zebra", "yak"], ["zebra"]]
+    )
+    assert said.lines[0].split()[:2] == ["I", "learned"]
+    assert re.findall(r"([ab])\.txt, line (\d)", said.err) == [("a", "2"), ("b", "1")]
+    assert mentions(said.err, "zebra", "prompt 5")
     records = [json.loads(line) for line in command(*options, "--json").lines]
     assert [each["stop_reason"] == "prompt" for each in records] == [False, True, True, False, False]
     assert [each["unknown"] for each in records] == [[], ["zebra", "yak"], ["zebra"], [], ["zebra"]]
@@ -212,7 +222,7 @@ def test_prompt_of_unknown_words_in_a_file_is_named_and_the_others_are_continued
     assert {line.split("\t")[0] for line in best.lines} == {"1", "4", "5"}
     (tmp_path / "many.txt").write_text("I\n" + "zebra\n" * 20)
     said = command("generate", run, "--prompt-file", tmp_path / "many.txt", "--max-new-tokens", 2)
-    assert said.status == 0 and said.err.count("many.txt, line") == 5 and "20 of 21 prompts" in said.err
+    assert said.status == 0 and said.err.count("many.txt") == 5 and mentions(said.err, "20 of 21")
     with pytest.raises(regard.ArgumentError):
         regard.load(run, device="cpu").generate(["I", "zebra"])
 
@@ -229,10 +239,10 @@ def test_unknown_words_are_summarised(command, run, tmp_path):
 
 def test_other_runs_are_answered_with_their_command(command, run, trained):
     said = command("generate", trained, "--prompt", "I")
-    assert said.status == 2 and "language" in said.err and "regard translate" in said.err
+    assert said.status == 2 and "language" in said.err and "translate" in commands(said.err)
     said = command("translate", run, "--text", "I")
     assert said.status == 2 and "language" in said.err
-    assert "regard generate" in command("show", run, width=200).out
+    assert "generate" in commands(command("show", run, width=200).out)
 
 
 def test_score_prints_log_probability_and_perplexities(command, run, tmp_path):
@@ -243,8 +253,8 @@ def test_score_prints_log_probability_and_perplexities(command, run, tmp_path):
         assert total == pytest.approx(result.log_probability, abs=1e-4)
         assert per_token == pytest.approx(result.perplexity, rel=1e-3)
         assert per_word == pytest.approx(math.exp(-result.log_probability / (result.words + 1)), rel=1e-3)
-    assert "7 tokens; 5 words and 2 line ends" in said.err and "line 2" in said.err and "'zebra'" in said.err
-    assert "1 word and 1 line end\n" in command("score", run, "--text", "I").err
+    assert mentions(said.err, "7 tokens", "5 words", "2 line", "line 2", "'zebra'")
+    assert mentions(command("score", run, "--text", "I").err, "1 word ", "1 line")
     (tmp_path / "lines.txt").write_text("I learned CS\nfilm zebra\n")
     for arguments, stdin in (((tmp_path / "lines.txt",), b""), ((), b"I learned CS\nfilm zebra\n")):
         assert command("score", run, *arguments, stdin=stdin).lines == said.lines

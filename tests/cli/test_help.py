@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from regard import cli
 from regard.cli import app
 from regard.tasks.task_table import TASKS
+from tests.facts import commands, mentions
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(name for name in cli.COMMANDS if name != "data")
@@ -95,7 +96,7 @@ def test_help_read_from_source_equals_the_docstring():
 
 def test_help_of_train_covers_every_task(command):
     text = " ".join(command("train", "--help", width=400).out.split())
-    assert "--task classification --tsv" in text and "label,text,second" in text
+    assert mentions(text, "classification", "--tsv") and "label,text,second" in text
     model = text.partition("[default: (bahdanau; ")[2].partition(")]")[0]
     assert set(model.split("; ")) == {
         "lstm for language, classification",
@@ -118,8 +119,8 @@ def test_help_of_evaluate_covers_every_task(command):
 
 def test_help_covers_language_models_and_classifiers(command):
     text = command("--help", width=200).out
-    assert "translators, language models, classifiers, captioners and memory networks" in text
-    assert {"generate", "classify"} <= set(text.split()) and "regard help train" in text
+    assert mentions(text.lower(), "language", "classif", "caption", "memory")
+    assert {"generate", "classify"} <= set(text.split()) and "help" in commands(text)
     text = command("generate", "--help", width=400).out
     lines = [line for line in text.splitlines() if "--length-penalty" in line or "--sample " in line]
     assert len(lines) >= 2 and not [line for line in lines if "translation" in line or "of beam" in line]

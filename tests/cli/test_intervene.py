@@ -49,7 +49,7 @@ def test_data_repeats_interventions_of_json(command, trained, tmp_path):
 def test_both_translations_are_drawn_side_by_side(command, trained):
     result = command("intervene", trained, LINE, "--erase", 0, "--erase", 2, width=90)
     assert result.status == 0 and max(map(cell_len, result.lines)) <= 90
-    assert result.lines[0].split() == ["before", "after"] and "log p before" in result.out
+    assert result.lines[0].split() == ["before", "after"] and "log p" in result.out
     assert "nats" in result.lines[-1] and "-0.00" not in result.out
 
 

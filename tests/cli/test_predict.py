@@ -16,6 +16,7 @@ from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError
 from regard.evaluation import Classification, ReadText
 from regard.tasks.picture_outputs import ResultFiles
+from tests.facts import mentions
 
 LINES = [f"line {number}" for number in range(5)]
 
@@ -166,6 +167,6 @@ def test_a_page_has_a_maximum_number_of_results(tmp_path: Path, monkeypatch, wri
     monkeypatch.setattr(Scored, "most", 2)
     _, errors = written(page=tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert text.count("<article") == 2 and "2 of 5 lines" in text and "2 of 5 lines" in errors
+    assert text.count("<article") == 2 and mentions(text, "2 of 5") and mentions(errors, "2 of 5")
     _, errors = written(iter(()), page=tmp_path / "none.html")
     assert "no file was written" in errors and not (tmp_path / "none.html").exists()

@@ -19,6 +19,7 @@ from regard.tasks.classification import ClassificationTask
 from regard.tasks.classification.task import ClassificationView
 from regard.tasks.language import LanguageTask
 from regard.viewing import Seen
+from tests.facts import mentions
 from tests.tasks.own_task import LineTask
 
 TEXT = "the cat sat on the mat\na dog ran under the tree\n" * 8
@@ -75,7 +76,7 @@ def test_perplexity_of_files_equals_the_library(command, runs, tmp_path):
     assert usual["stride"] == 6 and math.log(usual["perplexity"]) == pytest.approx(usual["loss"])
     twice = command("evaluate", runs["layered"], "--test-file", path, "--test-file", path, "--json")
     assert json.loads(twice.out)["tokens"] == 2 * text.token_count
-    assert "bits per character" in command("evaluate", runs["layered"], "--test-file", path).out
+    assert "bits" in command("evaluate", runs["layered"], "--test-file", path).out
 
 
 def test_windows_of_documents_are_reported_only_where_they_are_used(command, runs, tmp_path):
@@ -84,7 +85,7 @@ def test_windows_of_documents_are_reported_only_where_they_are_used(command, run
     run = _train(LanguageTask, tmp_path, "lines", data=text, model=model)
     whole = json.loads(command("evaluate", run, "--json").out)  # each line has 7 tokens with </s>
     assert (whole["window"], whole["stride"]) == (None, None)
-    assert "windows of" not in command("evaluate", run).out
+    assert not mentions(command("evaluate", run).out, "windows of")
     for options in (("--stride", 3), ("--window", 7, "--stride", 3)):
         result = command("evaluate", run, *options)
         assert result.status == 2 and "--stride 3" in result.err and "--window" in result.err
@@ -92,12 +93,12 @@ def test_windows_of_documents_are_reported_only_where_they_are_used(command, run
         json.loads(command("evaluate", run, "--window", 4, "--stride", each, "--json").out) for each in (1, 4)
     )
     assert (near["window"], near["stride"]) == (4, 1) and near["perplexity"] != far["perplexity"]
-    assert "windows of 4 tokens" in command("evaluate", run, "--window", 4).out
+    assert mentions(command("evaluate", run, "--window", 4).out, "windows", "4 tokens")
 
 
 def test_show_prints_the_layout_of_language_runs(command, runs):
     for name in ("layered", "lstm"):
-        assert "layout continuous" in " ".join(command("show", runs[name], width=200).out.split())
+        assert "continuous" in command("show", runs[name], width=200).out
 
 
 def test_invalid_model_and_vocabulary_options_are_named(command, runs, tmp_path):
@@ -173,10 +174,10 @@ def test_classifier_on_files(command, runs, tmp_path):
     html = page.read_text(encoding="utf-8")
     assert html.count("true label") == 2 and html.find("accuracy") < html.find("true label")
     shown = command("evaluate", runs["classifier"], runs["folder"] / "rows.tsv", "--faithfulness")
-    assert shown.status == 0 and "hiding the most attended word" in shown.out and "support" in shown.out
+    assert shown.status == 0 and "hiding" in shown.out and "support" in shown.out
     table.write_text("pos\tgood\nodd\tfilm\n", encoding="utf-8")
     own = command("evaluate", runs["own"], "--task", OWN, table)
-    assert own.status == 2 and "no FILES" in own.err
+    assert own.status == 2 and "FILES" in own.err
     wrong = command("evaluate", runs["classifier"], "--tsv", table)
     assert wrong.status == 2 and f"{table}, line 2" in wrong.err and "odd" in wrong.err
 
@@ -185,7 +186,7 @@ def test_validation_texts_and_changed_data(command, runs, capsys):
     result = command("evaluate", runs["pairs"], "--json")
     assert result.status == 0 and json.loads(result.out)["count"] == 16 and not result.err
     measured = command("evaluate", runs["pairs"], "--faithfulness")
-    assert "16 pairs" in measured.err and "texts of 16 pairs" in measured.out
+    assert mentions(measured.err, "16 pairs") and mentions(measured.out, "16 pairs")
     report_changed_data(runs["pairs"], {"train": "another fingerprint", "new": "x"})
     assert "changed" in (said := capsys.readouterr().err) and "train" in said and "new" not in said
 
@@ -232,7 +233,7 @@ def test_long_text_is_a_map(command, runs, tmp_path):
     assert Seen.load(path).long[0].maxima.shape[-1] <= 256
     assert command("view", runs["layered"], "--text", text).status == 0
     wrong = command("view", runs["layered"], "--text", text, "--view", "heads")
-    assert wrong.status == 2 and "--view heads" in wrong.err and "301" in wrong.err
+    assert wrong.status == 2 and mentions(wrong.err, "--view", "heads", 301)
     too_long = command("view", runs["layered"], "--text", "cat " * 2500)
     assert too_long.status == 2 and "2,048" in too_long.err
 
@@ -241,7 +242,7 @@ def test_view_of_a_classifier(command, runs, tmp_path):
     result = command("view", runs["classifier"], "a good film")
     classifier = regard.load(runs["classifier"], device="cpu")
     effects = hide_each_word(classifier, "a good film")
-    assert result.status == 0 and all(word in result.out for word in ("good", "film", "if hidden"))
+    assert result.status == 0 and all(word in result.out for word in ("good", "film", "hidden"))
     assert f"{effects.words[1].hidden:.3f}" in result.out and f"{effects.words[1].unknown:.3f}" in result.out
     for suffix in (".svg", ".html", ".seen"):
         saved = command("view", runs["classifier"], "a good film", "--output", tmp_path / f"x{suffix}")
@@ -281,7 +282,7 @@ def test_view_names_wrong_options(command, runs, name, options, facts):
 
 def test_erasure_without_attention(command, runs):
     result = command("view", runs["mean"], "a good film", "--view", "erasure")
-    assert result.status == 0 and "if unknown" in result.out and "if hidden" not in result.out
+    assert result.status == 0 and "unknown" in result.out and "hidden" not in result.out
 
 
 @pytest.mark.parametrize("hidden", [0.9998, None])

@@ -18,6 +18,7 @@ from regard.tasks.translation import TranslationTask, expected_quality, plan
 from regard.tasks.translation.data import check_header_lines
 from regard.tasks.translation.settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE
+from tests.facts import commands, facts, mentions
 from tests.tasks.small import written
 from tests.training.toys import bits, records
 
@@ -82,14 +83,18 @@ def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(comm
     (here / "a.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     options = ("train", "--tsv", "a.tsv", "--output", "runs/t", "--width", 8, "--dry-run")
     refused = command(*options)
-    assert refused.status == 2 and "a.tsv, line 1" in refused.err and f"--columns {columns}" in refused.err
+    assert (
+        refused.status == 2
+        and mentions(refused.err, "a.tsv", "line 1")
+        and f"--columns {columns}" in refused.err
+    )
     for other in (("data", "check"), ("data", "split", "--held-out", 5, "--output", "split")):
         refused = command(*other, "--tsv", "a.tsv")
         assert refused.status == 2 and f"--columns {columns}" in refused.err
         assert command(*other, "--tsv", "a.tsv", "--columns", columns).status == 0
     check_header_lines(Data(tsv=["a.tsv"], columns=columns.split(",")))
     (here / "a.tsv").write_text("\n".join(["en route\tunterwegs", *rows]) + "\n", encoding="utf-8")
-    with pytest.warns(RegardWarning, match="a.tsv, line 1"):  # it may be a header or a pair
+    with pytest.warns(RegardWarning, match=facts("a.tsv", "line 1")):  # it may be a header or a pair
         check_header_lines(Data(tsv=["a.tsv"]))
 
 
@@ -106,21 +111,23 @@ def test_train_translate_and_resume(command, here: Path):
     assert "reference" in result.err  # what the first sentence should have been
     first = result.err.splitlines()[0]
     assert "a.ko" in first and "a.en" in first and "kB" in first, "the inputs are named at once"
-    assert "120 pairs read, 120 kept" in result.err and "training pairs, 5 held out" in result.err
-    assert "only 5 validation examples" in result.err
-    assert "evaluation at step 4" in result.err and "regard translate runs/x" in result.err.splitlines()[-1]
+    assert mentions(result.err, "120 pairs", "120 kept", "5 held")
+    assert mentions(result.err, "5 validation")
+    assert mentions(result.err, "evaluation", "step 4") and commands(result.err.splitlines()[-1]) == [
+        "translate"
+    ]
     found = command("translate", "runs/x", "--text", "고양이가 잔다 .", "--device", "cpu")
     assert found.status == 0 and len(found.lines) == 1
     assert config_of(here / "runs/x")["data"]["source"] == [str(here / "a.ko")]
     again = command("train", "--output", "runs/x", "--resume")
-    assert again.status == 0 and "resumed at step 4" in again.err
+    assert again.status == 0 and mentions(again.err, "step 4")
     refused = trained(command, "--steps", 4)
     assert refused.status == 2 and "runs/x" in refused.err and "--resume" in refused.err
 
 
 def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
     result = trained(command, "--steps", 4, "--dry-run")
-    assert "search code" in result.out and "training code" in result.out
+    assert mentions(result.out, "search", "training", "code")
     assert result.status == 0 and len(result.err.splitlines()) == 1 and "a.ko" in result.err
     for part in (
         "120 pairs read",
@@ -134,12 +141,12 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
         assert part in result.out
     assert not (here / "runs").exists()
     minutes = trained(command, "--minutes", 2, "--dry-run")
-    assert "minutes = 2.0" in minutes.out and "about 2 minutes on this machine" in minutes.out
+    assert mentions(minutes.out, "= 2.0", "2 minutes")
     trained(command, "--steps", 2)
     assert trained(command, "--steps", 2, "--dry-run").status == 2
     assert "steps = 2" in command("train", "--output", "runs/x", "--resume", "--dry-run").out
     changed = command("train", "--output", "runs/x", "--resume", "--steps", 3, "--dry-run")
-    assert changed.status == 2 and "training.steps: 2 -> 3" in changed.err
+    assert changed.status == 2 and mentions(changed.err, "training.steps", "2 -> 3")
 
 
 def test_options_override_a_recipe(command, here: Path):
@@ -162,7 +169,7 @@ def test_options_override_a_recipe(command, here: Path):
     assert config["data"]["target"] == [str(here / "a.en")]
     (here / "bad.toml").write_text("[trainig]\nsteps = 2\n")
     result = command("train", *QUICK, "--recipe", "bad.toml", "--output", "runs/b")
-    assert result.status == 2 and "bad.toml: 'trainig'; did you mean 'training'?" in result.err
+    assert result.status == 2 and mentions(result.err, "bad.toml", "'trainig'", "'training'")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +222,7 @@ def test_missing_files_of_a_public_dataset_name_the_command_that_downloads_them(
         files = ("--source", "my data/multi30k/train.en", "--target", f"my data/multi30k/train.{language}")
         result = command("train", *files, "--output", "runs/r")
         assert result.status == 2 and "train.en: " in result.err
-        assert f"regard data fetch {name} --output 'my data'" in result.err
+        assert mentions(result.err, f"fetch {name}", "--output", "'my")
     result = command("train", "--source", "train.en", "--target", "train.de", "--output", "runs/r")
     assert result.status == 2 and "fetch" not in result.err
 
@@ -225,13 +232,13 @@ def test_validation_files_of_a_recipe_beside_own_training_files_are_noted(comman
     files = ("--source", "a.ko", "--target", "a.en", "--recipe", "recipe.toml", "--output", "runs/r")
     result = command("train", *files)
     assert result.status == 2 and "x.ko" in result.err
-    assert "--valid-source and --valid-target" in result.err
+    assert mentions(result.err, "--valid-source", "--valid-target")
     noted = command("train", *files, "--valid-source", "a.ko", "--valid-target", "a.en", "--dry-run")
     assert noted.status == 0 and "--valid-source" not in noted.err
 
 
 def test_missing_or_unequal_data_files_are_errors(command, here: Path):
-    assert "data are given" in command("train", "--output", "runs/x").err
+    assert "data" in command("train", "--output", "runs/x").err
     (here / "a.en").write_text("one line\n")
     result = trained(command)
     assert result.status == 2 and "a.ko" in result.err and "120" in result.err
@@ -248,7 +255,7 @@ def test_a_checkpoint_is_no_run_folder(command, trained):
         (command("translate", step, "--text", "a"), f"--checkpoint {int(step.name[5:])}"),
     ]
     for answer, hint in answers:
-        assert answer.status == 2 and "checkpoint, not a run folder" in answer.err and hint in answer.err
+        assert answer.status == 2 and "checkpoint" in answer.err and hint in answer.err
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,7 @@ def test_error_in_a_setting_names_the_option_set(command, tmp_path: Path):
     result = command(
         "train", "--built-in", "korean", "--set", "training.steps=1e4", "--output", tmp_path / "x"
     )
-    assert result.status == 2 and "--set: training.steps is 10000.0" in result.err
+    assert result.status == 2 and mentions(result.err, "--set", "training.steps", "10000.0")
     assert "--steps" not in result.err
 
 
@@ -279,23 +286,23 @@ def test_a_recipe_that_is_not_there_or_not_toml(command, tmp_path: Path, monkeyp
     (tmp_path / "a.yaml").write_text("data:\n  src: a\n")
     missing = command("train", "--recipe", "recipes/a.toml", "--output", "x")
     assert missing.status == 2 and "repository" in missing.err
-    assert "YAML is not read" in command("train", "--recipe", "a.yaml", "--output", "x").err
+    assert "YAML" in command("train", "--recipe", "a.yaml", "--output", "x").err
 
 
 def test_resume_needs_a_run_and_the_same_data_options(command, here: Path):
     result = command("train", "--output", "runs/none", "--resume")
-    assert result.status == 2 and "runs/none: there is no run to resume" in result.err
-    assert "no run to resume" in command("train", "--output", "runs/none", "--resume", "--dry-run").err
+    assert result.status == 2 and mentions(result.err, "runs/none", "resume")
+    assert "resume" in command("train", "--output", "runs/none", "--resume", "--dry-run").err
     assert trained(command, "--steps", 2).status == 0
     result = command("train", "--tsv", "x.tsv", "--output", "runs/x", "--resume")
-    assert result.status == 2 and "started with source and target, not with tsv" in result.err
+    assert result.status == 2 and mentions(result.err, "source", "target", "tsv")
 
 
 def test_folder_with_other_files_is_an_error(command, here: Path):
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("words")
     result = trained(command, "--steps", 2, out="mine")
-    assert result.status == 2 and "other files: thesis.txt\nhint: choose another --output" in result.err
+    assert result.status == 2 and mentions(result.err, "thesis.txt", "--output")
     assert [path.name for path in (here / "mine").iterdir()] == ["thesis.txt"]
     (here / "mine" / "thesis.txt").rename(
         here / "mine" / "source.tokenizer"
@@ -330,17 +337,17 @@ def test_columns_and_fields_select_source_and_target(command, here: Path):
             assert (here / out / name).read_bytes() == (here / "runs/x" / name).read_bytes()
     assert config_of(here / "runs/t")["data"]["columns"] == [2, 1]
     result = command("train", "--tsv", "a.ko", *QUICK, "--output", "runs/one")
-    assert result.status == 2 and "check --columns;" in result.err
+    assert result.status == 2 and "--columns" in result.err
     result = command("train", "--tsv", "a.tsv", "--columns", "de,en", *QUICK, "--output", "runs/one")
-    assert result.status == 2 and "check --columns" in result.err
+    assert result.status == 2 and "--columns" in result.err
 
 
 def test_empty_file_has_no_pairs(command, here: Path):
     (here / "empty.tsv").write_bytes(b"")
     result = command("train", "--tsv", "empty.tsv", *QUICK, "--output", "runs/e")
-    assert result.status == 2 and "empty.tsv: the file has no pairs" in result.err
+    assert result.status == 2 and mentions(result.err, "empty.tsv", "pairs")
     (here / "empty.tsv").write_bytes(b"\t\n\n")
-    assert "all 2 pairs were dropped" in command("train", "--tsv", "empty.tsv", "--output", "runs/e").err
+    assert mentions(command("train", "--tsv", "empty.tsv", "--output", "runs/e").err, "2 pairs", "dropped")
 
 
 def test_data_report_fits_the_console_and_samples_are_plain_text(
@@ -357,21 +364,21 @@ def test_data_report_fits_the_console_and_samples_are_plain_text(
     assert result.status == 0, result.err
     report = result.err[: result.err.index("5 held out")].splitlines()[:-1]
     assert "a-folder" not in result.err and max(map(len, report)) <= 80
-    assert "a.ko, line 121" in result.err and "duplicate" in result.err
+    assert mentions(result.err, "a.ko", "line 121", "duplicate")
     assert "reference  " in result.err and "log-probability" not in result.err and "░" not in result.err
     printed = trained(command, "--steps", 2, "--dry-run", out="runs/d").out
-    assert "a.ko, line 121" in printed
+    assert mentions(printed, "a.ko", "line 121")
 
 
 def test_training_stops_after_its_minutes(command, here: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regard.training.budget.FEW_STEPS", 10**9)
     result = trained(command, "--minutes", 0.005)
-    assert result.status == 0 and "more minutes" in result.err and "model.width" in result.err  # that was set
+    assert result.status == 0 and mentions(result.err, "minutes", "model.width")  # that was set
     budget, *_ = records(here / "runs/x", "budget")
     assert "0.005 minutes" in budget["text"] and budget["total"] > 0
     options = [*QUICK[2:], "--minutes", 0.005]
     free = command("train", "--source", "a.ko", "--target", "a.en", *options, "--output", "runs/y")
-    assert free.status == 0 and "more minutes" in free.err and "model.width" not in free.err
+    assert free.status == 0 and "minutes" in free.err and "model.width" not in free.err
     (plan,) = records(here / "runs/y", "plan")
     assert f"width {config_of(here / 'runs/y')['model']['width']}" in plan["text"]
 
@@ -392,7 +399,7 @@ def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "loss", struck)
         result = trained(command, "--steps", 6)
-    assert result.status == status and "regard train --output runs/x --resume" in result.err
+    assert result.status == status and mentions(result.err, "--output", "runs/x", "--resume")
     assert (here / "runs/x" / "latest").read_text() == "step-000003\n"
     assert command("train", "--output", "runs/x", "--resume", "--device", "cpu").status == 0
     assert bits(here / "runs/x") == bits(here / "runs/whole")
@@ -404,12 +411,12 @@ def test_hostile_lines_are_repaired_and_counted(command, here: Path):
     (here / "a.en").write_bytes(b"\n".join([*reversed(HOSTILE), *english]) + b"\n")
     refused = trained(command, "--steps", 2)
     assert refused.status == 2
-    assert "a.ko, line 10: not valid UTF-8: byte 1 of the line, 0xED" in refused.err
-    assert '--set data.problems.invalid="replace"' in refused.err
+    assert mentions(refused.err, "a.ko", "line 10", "UTF-8", "byte 1", "0xED")
+    assert mentions(refused.err, "--set", 'data.problems.invalid="replace"')
     result = trained(command, "--steps", 2, "--set", "data.problems.invalid=replace")
     assert result.status == 0, result.err
     read = 120 + len(HOSTILE)
-    assert f"{read} pairs read" in result.err
+    assert mentions(result.err, f"{read} pairs")
     for repair in ("not valid UTF-8", "NUL", "a side is empty", "over 1000 characters"):
         assert repair in result.err
     kept = records(here / "runs/x", "data")
@@ -448,7 +455,7 @@ def test_poor_scores_are_named_by_train_show_translate_and_evaluate(command, her
     found = {name: command(*arguments) for name, arguments in commands.items()}
     note = json.loads(found["show"].out)["quality"]
     assert note and note in found["translate"].err and note in " ".join(result.err.split())
-    assert "test set" in found["evaluate"].out
+    assert " test " in found["evaluate"].out
     shared = command("average", "runs/x", "--steps", "best", "--output", "runs/shared")
     assert note in " ".join(shared.err.split())
     assert json.loads(command("show", "runs/shared", "--json").out)["quality"] == note
@@ -456,7 +463,7 @@ def test_poor_scores_are_named_by_train_show_translate_and_evaluate(command, her
     monkeypatch.setattr(expected_quality, "POOR", {})  # no scores are poor
     found = {name: command(*arguments) for name, arguments in commands.items()}
     assert json.loads(found["show"].out)["quality"] == "" and "BLEU" not in found["translate"].err
-    assert "test set" not in found["evaluate"].out
+    assert " test " not in found["evaluate"].out
     trained(command, "--steps", 2, out="runs/z")
     assert not list(records(here / "runs/z", "quality"))
 
@@ -537,11 +544,11 @@ def test_a_run_is_evaluated_on_the_columns_of_its_training(command, here):
     result = command("evaluate", "runs/t", "b.tsv", "--device", "cpu")
     assert result.status == 0 and result.out.startswith("1 translations") and "training" not in result.err
     result = command("evaluate", "runs/t", "a.tsv", "--device", "cpu")
-    assert result.status == 0 and "a.tsv is training data" in result.err
-    assert "empty reference" not in result.err
+    assert result.status == 0 and mentions(result.err, "a.tsv", "training")
+    assert "empty" not in result.err
     (here / "c.tsv").write_text("en\tko\ngood\t나는\n\t나는\n", encoding="utf-8")
     result = command("evaluate", "runs/t", "c.tsv", "--device", "cpu")
-    assert result.status == 0 and "1 pair has an empty reference" in result.err
+    assert result.status == 0 and mentions(result.err, "1 pair", "empty")
     for name in ("align", "score"):
         both = [command(name, "runs/t", "--tsv", "b.tsv", *more) for more in ((), ("--columns", "ko,en"))]
         assert both[0].status == 0 and both[0].out and both[0].out == both[1].out

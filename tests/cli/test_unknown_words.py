@@ -9,6 +9,7 @@ from regard.data.tokenizers.tokenizer import Lowercased
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import NAMED, UnknownWords
 from regard.models import build_model
+from tests.facts import mentions
 
 
 def translator(kind: str) -> Translator:
@@ -44,14 +45,14 @@ def test_long_report_is_truncated_with_a_count():
     for number in range(1, 1001):
         words.add(number, Scored("", "", unknown=(f"w{number}", "x" * 10_000)))
     (line,) = words.report()
-    assert len(line) < 800 and "2,000 source words" in line and "'w1' (line 1)" in line
+    assert len(line) < 800 and mentions(line, 2_000, "'w1'", "line 1")
     # Listed are the long word, which is in all lines, and the first other words.
     assert f"{1000 - (NAMED - 1):,} more" in line and "1,000 lines" in line
     repeated = UnknownWords()
     repeated.add(1, Scored("", "", unknown=("yak", "yak")))
     repeated.add(2, Scored("", "", unknown=("yak",)))
     (line,) = repeated.report()
-    assert line.count("yak") == 1 and "3 source words" in line and "more" not in line and "2 lines" in line
+    assert line.count("yak") == 1 and mentions(line, "3 source", "2 lines") and "more" not in line
     assert list(UnknownWords().report()) == []
 
 
@@ -60,12 +61,12 @@ def test_commands_report_on_standard_error_and_print_the_same(command, trained, 
     result = command("translate", trained, "--text", "나는 학교에", "--text", "나는 갸르릉 학교에")
     assert known.err.count("\n") == 1 and "BLEU" in known.err  # the note on poor scores
     assert result.lines[0] == known.lines[0]
-    assert result.err.removeprefix(known.err).count("\n") == 1 and "'갸르릉' (line 2)" in result.err
+    assert result.err.removeprefix(known.err).count("\n") == 1 and mentions(result.err, "갸르릉", "line 2")
     drawn = command("translate", trained, "--text", "나는 갸르릉 학교에", "--draw")
     assert drawn.err == known.err and drawn.out.count("'갸르릉'") == 1, "the drawing has a note"
     (tmp_path / "a").write_text("나는 학교에\n갸르릉\n", encoding="utf-8")
     (tmp_path / "b").write_text("I go\nI purr\n", encoding="utf-8")
     for name in ("score", "align", "evaluate"):
         result = command(name, trained, "--source", tmp_path / "a", "--target", tmp_path / "b")
-        assert result.status == 0 and "'갸르릉' (line 2)" in result.err
-        assert ("'purr' (line 2)" in result.err) == (name != "evaluate")
+        assert result.status == 0 and mentions(result.err, "갸르릉", "line 2")
+        assert mentions(result.err, "purr", "line 2") == (name != "evaluate")

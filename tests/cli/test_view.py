@@ -15,6 +15,7 @@ from regard.decoding import Greedy, Rules
 from regard.evaluation import faithfulness
 from regard.tasks.translation import load_translator, train_translation
 from regard.viewing import VIEWS, Seen
+from tests.facts import commands, mentions
 
 SENTENCE = "나는 학교에 난다 ."
 
@@ -46,7 +47,7 @@ def test_terminal_shows_words_and_weights(command, trained):
     numbers = r"source word .* -?[\d.]+ nats .* -?[\d.]+ \(\d+ target words?\)"
     assert re.fullmatch(numbers, " ".join(caption.split()))
     given = command("view", trained, SENTENCE, "--target", "I go to school .", "--view", "shaded")
-    assert given.status == 0 and given.lines[0] == "I go to school ."
+    assert given.status == 0 and given.lines[0].split() == ["I", "go", "to", "school", "."]
 
 
 @pytest.mark.parametrize("view", [*VIEWS, "steps"])
@@ -78,22 +79,22 @@ def test_output_formats_by_suffix(command, trained, tmp_path):
     frames = command(
         "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--output", tmp_path / "f.svg"
     )
-    assert "10 files beside" in frames.err and len(list(tmp_path.glob("f-*.svg"))) == 10
+    assert mentions(frames.err, "10 files") and len(list(tmp_path.glob("f-*.svg"))) == 10
 
 
 def test_seen_file_is_viewed_without_the_model(command, trained, tmp_path):
     kept = tmp_path / "look.seen"
     result = command("view", trained, SENTENCE, "--output", kept)
-    assert result.status == 0 and "regard view" in result.err and Seen.load(kept).sites
+    assert result.status == 0 and "view" in commands(result.err) and Seen.load(kept).sites
     for view in ("matrix", "lines"):
         asked = ("--view", view, "--subwords")
         assert command("view", kept, *asked).out == command("view", trained, SENTENCE, *asked).out
     weighted = command("view", kept, "--by-values", "--subwords")
-    assert weighted.status == 0 and "multiplied by value norms" in weighted.out
+    assert weighted.status == 0 and "norms" in weighted.out
     assert weighted.out == command("view", trained, SENTENCE, "--by-values", "--subwords").out
     for more in ((SENTENCE,), ("--text", SENTENCE), ("--view", "steps"), ("--target", "x")):
         refused = command("view", kept, *more)
-        assert refused.status == 2 and "needs a model" in refused.err
+        assert refused.status == 2 and "model" in refused.err
 
 
 def test_words_tokens_and_special_tokens(command, trained):
@@ -115,7 +116,7 @@ def test_sites_heads_and_values(command, layered):
     steps = command(
         "view", layered, SENTENCE, "--target", "I go .", "--view", "steps", "--site", "encoder.0.self"
     )
-    assert steps.status == 0 and "query · key ×" in steps.out and "output: weights × values" in steps.out
+    assert steps.status == 0 and mentions(steps.out, "query ·", "key ×", "× values")
     cut = command("view", layered, SENTENCE, "--view", "steps", "--max-length", 2)  # without EOS
     assert cut.status == 0 and "T=2" in cut.out
     assert "cross-attention: " in " ".join(steps.out.split())
@@ -230,15 +231,15 @@ def test_model_without_attention_and_missing_sentence_are_errors(command, traine
     for given in ((unseeing, SENTENCE), (unseeing, SENTENCE, "--output", tmp_path / "x.html")):
         result = command("view", *given)
         text = " ".join(result.err.split())
-        assert result.status == 2 and "the model seq2seq has no attention" in text
-        assert "--model bahdanau" in text and "from_torch" not in text
+        assert result.status == 2 and mentions(text, "seq2seq", "attention")
+        assert mentions(text, "--model", "bahdanau") and "from_torch" not in text
     result = command("view", tmp_path / "no.seen")
-    assert result.status == 2 and "no attention weights" in result.err and "from_torch" not in result.err
+    assert result.status == 2 and "attention" in result.err and "from_torch" not in result.err
     result = command("view", trained / "config.toml", SENTENCE)
-    assert result.status == 2 and f"regard view {trained} --text" in result.err
+    assert result.status == 2 and f"view {trained} --text" in result.err
     (tmp_path / "x.txt").write_text("x")
     result = command("view", tmp_path / "x.txt", SENTENCE)
-    assert result.status == 2 and "not a .seen file" in result.err and "regard view --output" in result.err
+    assert result.status == 2 and mentions(result.err, ".seen", "--output")
     for sentence in ((), ("",), (" \t",), ("--text", " "), (SENTENCE, "--text", SENTENCE)):
         result = command("view", trained, *sentence)
         assert result.status == 2 and "--text" in result.err

@@ -18,6 +18,7 @@ from regard.compare.study import (
     summary,
 )
 from regard.evaluation.confidence import interval
+from tests.facts import mentions
 
 CLAIM = Claim("a.b", "A is larger than B.")
 
@@ -83,8 +84,8 @@ def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(values, outcome
 
 
 def test_one_seed_is_named():
-    assert judge(CLAIM, [5.0], "A").reason.endswith(f"{UNCLEAR}: one seed")
-    assert judge(CLAIM, [5.0, 6.0], "A", "repetitions").reason.endswith("two repetitions")
+    assert mentions(judge(CLAIM, [5.0], "A").reason, UNCLEAR, "seed")
+    assert judge(CLAIM, [5.0, 6.0], "A", "repetitions").reason.endswith("repetitions")
 
 
 @pytest.mark.parametrize(

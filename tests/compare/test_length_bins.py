@@ -15,6 +15,7 @@ from regard.compare.study_context import (
     model_options,
 )
 from regard.errors import ArgumentError, DataError, UnknownName
+from tests.facts import facts
 
 OPTIONS = StudyContext(Path("runs"), sentences_per_class=20)
 
@@ -40,10 +41,10 @@ def test_given_bounds_are_used():
 
 
 def test_short_data_are_an_error_that_says_what_is_needed():
-    with pytest.raises(DataError, match=r"longest has 4 words") as caught:
+    with pytest.raises(DataError, match=facts("4 words")) as caught:
         choose_bins(sentences((4, 500)), OPTIONS)
     assert "--length-bins" in str(caught.value)
-    with pytest.raises(ArgumentError, match="1 or more"):
+    with pytest.raises(ArgumentError, match=facts(1)):
         choose_bins(sentences((4, 500)), replace(OPTIONS, bounds=(0, 3)))
 
 

@@ -21,6 +21,7 @@ from regard.data.encoded_pairs import EncodedPairs, Side, encode_pairs
 from regard.data.pairs import pairs_from_lists
 from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
 from regard.errors import ArgumentError, DataError, UnknownName
+from tests.facts import commands, facts
 
 PAIRS = [("ein Haus", "a house"), ("ein Hut am See", "a hat"), ("", ""), ("das Haus", "the old house")]
 
@@ -109,7 +110,7 @@ def test_a_damaged_cache_is_created_again_with_a_warning(way: str, tmp_path: Pat
     content[{"flip last": -1, "flip middle": -20}.get(way, 0)] ^= 1
     path.unlink()
     path.write_bytes({"cut": content[:-1], "grow": content + b"\0", "empty": b""}.get(way, content))
-    with pytest.warns(UserWarning, match=rf"{path.name}: (?s:.*)(cannot be read|damaged)"):
+    with pytest.warns(UserWarning, match=facts(path.name) + ".*(read|damaged)"):
         again = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert rows(again) == first and Counting.lines == 16
     assert rows(encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)) == first and Counting.lines == 16
@@ -167,17 +168,17 @@ def test_invalid_arguments_raise(tmp_path: Path, tokenizer: Counting):
     def attempt(pairs: object, **options: object) -> EncodedPairs:
         return encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "folder", **options)  # type: ignore[arg-type]
 
-    with pytest.raises(DataError, match="no pairs"):
+    with pytest.raises(DataError, match="pairs"):
         attempt([])
-    with pytest.raises(ArgumentError, match=r"hint: .*list\(pairs\)"):
+    with pytest.raises(ArgumentError, match=facts("hint", "list(pairs)")):
         attempt(iter(PAIRS))
-    with pytest.raises(ArgumentError, match=r"pair 1 .*NoneType"):
+    with pytest.raises(ArgumentError, match=facts("pair 1", "NoneType")):
         attempt([("a", "b"), ("a", None)])
-    with pytest.raises(ArgumentError, match="longest is 0"):
+    with pytest.raises(ArgumentError, match=facts("longest", 0)):
         attempt(PAIRS, longest=0)
-    with pytest.raises(UnknownName, match="did you mean 'truncate'"):
+    with pytest.raises(UnknownName, match="'truncate'"):
         attempt(PAIRS, over="trunkate")
-    with pytest.raises(DataError, match=r"1 pairs .* 1 tokens"):
+    with pytest.raises(DataError, match=facts("1 pairs", "1 tokens")):
         attempt(PAIRS[:1], longest=1)
     assert not list((tmp_path / "folder").iterdir())
 
@@ -194,7 +195,7 @@ def test_data_that_changes_during_encoding_raises(tmp_path: Path, tokenizer: Cou
 
 def test_a_folder_that_cannot_be_written_raises(tmp_path: Path, tokenizer: Counting):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"file: .*(Not a directory|File exists)"):
+    with pytest.raises(DataError, match="|".join(map(os.strerror, (errno.ENOTDIR, errno.EEXIST)))):
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "in the way"
 
@@ -209,8 +210,8 @@ def test_a_full_disk_is_named_with_the_variable_of_the_cache_folder(
     with pytest.raises(DataError) as caught:
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     text = caught.value.message
-    assert text.call == str(tmp_path) and "No space left" in text.problem
-    assert "REGARD_CACHE" in str(text.hint) and "regard cache" in str(text.hint)
+    assert text.call == str(tmp_path) and os.strerror(errno.ENOSPC) in text.problem
+    assert "REGARD_CACHE" in str(text.hint) and set(commands(str(text.hint))) == {"cache"}
     assert not list(tmp_path.iterdir())
 
 
@@ -305,7 +306,7 @@ def test_progress_bar_is_shown_on_a_terminal(
     monkeypatch.setenv("FORCE_COLOR", "1")
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "terminal")
     shown = capsys.readouterr()
-    assert "encoding pairs" in shown.err and not shown.out
+    assert "encoding" in shown.err and not shown.out
 
 
 def test_progress_bar_ends_before_an_error_is_raised(
@@ -327,7 +328,5 @@ def test_progress_bar_ends_before_an_error_is_raised(
     with pytest.raises(DataError) as kept:  # the traceback refers to the progress bar
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     shown = capsys.readouterr().err
-    assert "encoding pairs" in shown and shown.rfind("\x1b[?25h") > shown.rfind(
-        "\x1b[?25l"
-    )  # cursor is shown
+    assert "encoding" in shown and shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")  # cursor is shown
     assert kept.tb is not None

@@ -18,6 +18,7 @@ import pytest
 from regard.data import fetch as fetching
 from regard.data.fetch import SETS, Piece, PublicSet, download, fetch
 from regard.errors import DataError, UnknownName
+from tests.facts import facts
 
 TEXT = "".join(f"sentence {i}\t문장 {i}\tCC BY\n" for i in range(5000)).encode()
 
@@ -105,7 +106,7 @@ def test_dataset_is_downloaded_unpacked_verified_and_read(
     assert (tmp_path / "family" / "a.tsv").read_bytes() == TEXT and left(tmp_path) == {"a.tsv"}
     assert len(fetched.pairs("all")) == 5000 and fetched.parts == ("all",)
     printed = capsys.readouterr()
-    assert "licence: [bold]free[/bold]" in printed.err and printed.out == ""
+    assert "[bold]free[/bold]" in printed.err and printed.out == ""
     assert "licence: [bold]free[/bold]" in (fetched.folder / "test.licence.txt").read_text()
     fetch("test", tmp_path)
     assert len(server.requests) == 1, "existing files are not downloaded again"
@@ -124,7 +125,7 @@ def test_interrupted_download_is_repeated(server, tmp_path):
 def test_failed_download_leaves_no_file(server, tmp_path, monkeypatch):
     monkeypatch.setattr(fetching, "ATTEMPTS", 1)
     server.files["/a"], server.cut, server.cuts = TEXT, 100_000, 1
-    with pytest.raises(DataError, match=r"connection was closed|IncompleteRead"):
+    with pytest.raises(DataError, match=r"closed|IncompleteRead"):
         download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
     assert left(tmp_path) == set()
 
@@ -136,7 +137,7 @@ def len_of_nothing(_: int) -> None:
 @pytest.mark.parametrize("length", [True, False])
 def test_a_too_large_file_raises(server, tmp_path, length):
     server.files["/a"], server.length = TEXT, length
-    with pytest.raises(DataError, match="more than 1,000 bytes"):
+    with pytest.raises(DataError, match=facts(1_000)):
         download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
     assert "a" not in left(tmp_path)
 
@@ -151,17 +152,17 @@ def test_error_has_the_http_status(server, tmp_path, status, attempts):
 
 def test_unreachable_server_raises(tmp_path, server, monkeypatch):
     monkeypatch.setattr(fetching, "ATTEMPTS", 2)
-    with pytest.raises(DataError, match=r"(?s)after 2 attempts.*hint: .*source="):
+    with pytest.raises(DataError, match=facts("2 attempts", "hint", "source=")):
         download("http://127.0.0.1:1/a", tmp_path / "a", 1000, len_of_nothing)
 
 
 @pytest.mark.parametrize("url", ["http://example.org/a", "file:///etc/hosts", "ftp://example.org/a", "a"])
 def test_only_https_urls_and_redirects_are_allowed(server, tmp_path, url):
-    with pytest.raises(DataError, match="not allowed"):
+    with pytest.raises(DataError, match="allowed"):
         download(url, tmp_path / "a", 1000, len_of_nothing)
     if "/" in url:
         server.elsewhere = url
-        with pytest.raises(DataError, match="not allowed"):
+        with pytest.raises(DataError, match="allowed"):
             download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
     assert left(tmp_path) == set()
 
@@ -174,7 +175,7 @@ def test_only_https_urls_and_redirects_are_allowed(server, tmp_path, url):
 def test_wrong_content_raises_and_leaves_no_file(server, tmp_path, monkeypatch, served):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.gz"))
     server.files["/a.gz"] = served
-    with pytest.raises(DataError, match=r"SHA-256|cannot be unpacked|[0-9,]+ bytes"):
+    with pytest.raises(DataError, match=r"SHA-256|unpacked|[0-9,]+ b"):
         fetch("test", tmp_path, edition="any")
     assert left(tmp_path) == set()
 
@@ -189,7 +190,7 @@ def test_a_damaged_file_is_downloaded_again(server, tmp_path, monkeypatch):
 def test_another_edition_needs_edition_any(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.zip", "a.txt", editions=True))
     server.files["/a.zip"] = zipped(a_txt=b"new\tedition\n")
-    with pytest.raises(DataError, match=r'hint: .*edition="any"'):
+    with pytest.raises(DataError, match=facts("hint", 'edition="any"')):
         fetch("test", tmp_path)
     assert left(tmp_path) == set()
     assert len(fetch("test", tmp_path, edition="any").pairs("all")) == 1
@@ -208,7 +209,7 @@ def test_names_inside_an_archive_are_never_used(tmp_path, monkeypatch):
     fetch("test", tmp_path / "into", source=source)
     assert left(tmp_path) == {"a.zip", "a.tsv"}
     (source / "a.zip").write_bytes(zipped(**{"..__a_txt": TEXT}))
-    with pytest.raises(DataError, match=r"'a\.txt'.*\.\./a\.txt"):
+    with pytest.raises(DataError, match=facts("'a.txt'", "../a.txt")):
         fetch("test", tmp_path / "again", source=source)
     assert left(tmp_path / "again") == set()
 
@@ -248,10 +249,10 @@ def test_source_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkey
 
 def test_unusable_folders_raise(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
-    with pytest.raises(DataError, match=r"(?s)a\.tsv.*expected: .*a\.tsv, .*a\.zip"):
+    with pytest.raises(DataError, match=facts("a.tsv", "expected", "a.tsv", "a.zip")):
         fetch("test", tmp_path, source=tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be used"):
+    with pytest.raises(DataError, match="used"):
         fetch("test", tmp_path / "file", source=tmp_path)
 
 

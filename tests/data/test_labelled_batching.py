@@ -16,6 +16,7 @@ from regard.data.batch import EOS, NO_LABEL
 from regard.data.batching import EncodedTexts
 from regard.data.tokenizers import train_tokenizer
 from regard.errors import ArgumentError, DataError, UnknownName
+from tests.facts import facts
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=40)
 
@@ -103,7 +104,7 @@ def test_padded_batch_has_empty_texts_without_label():
         if seconds:
             assert padded.second.shape == (4, 8) and padded.second_lengths.tolist() == [2, 4, 1, 1]
     for rows, length in ((1, 8), (2, 3)):
-        with pytest.raises(ArgumentError, match="at least 2 rows and length 4"):
+        with pytest.raises(ArgumentError, match=facts("2 rows", "length 4")):
             batch.padded_to(rows, length)
     loss = torch.nn.functional.cross_entropy(torch.randn(4, 2), padded.labels)
     assert loss.isfinite()
@@ -111,9 +112,9 @@ def test_padded_batch_has_empty_texts_without_label():
 
 def test_collate_checks_counts():
     for options in ({"labels": [0]}, {"seconds": [[4]]}, {"index": [1]}):
-        with pytest.raises(ArgumentError, match="2 firsts and 1"):
+        with pytest.raises(ArgumentError, match=facts("2 firsts", 1)):
             LabelledBatch.collate([[4], [5]], **options)
-    with pytest.raises(ArgumentError, match="2 firsts and 1 labels"):
+    with pytest.raises(ArgumentError, match=facts("2 firsts", "1 labels")):
         EncodedTexts.in_memory([[4], [5]], [1])
     assert LabelledBatch.collate([[4]]).labels.tolist() == [NO_LABEL]
 
@@ -130,11 +131,11 @@ def test_long_texts_are_truncated_or_skipped():
     assert batch.index.tolist() == [2, 1] and batch.labels.tolist() == [0, 1]
     assert encode_texts(texts, labels, tokenizer, longest=None).truncated == 0
     assert "2 pairs, 1 skipped" in repr(left)
-    with pytest.raises(DataError, match="all 3 texts have over 1 tokens"):
+    with pytest.raises(DataError, match=facts("3 texts", "1 tokens")):
         encode_texts(texts.select([0, 1, 0]), labels, tokenizer, longest=1, over="skip")
     with pytest.raises(UnknownName):
         encode_texts(texts, labels, tokenizer, over="drop")
-    with pytest.raises(ArgumentError, match="longest is 0"):
+    with pytest.raises(ArgumentError, match=facts("longest", 0)):
         encode_texts(texts, labels, tokenizer, longest=0)
     with pytest.raises(DataError, match="line 2"):
         encode_texts(texts, Labels(("x", "z")), tokenizer)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from regard.data import korean_english, read_pairs
 from regard.data.data_report import Features, Report, lines_without_counterpart, shifted_lines
+from tests.facts import mentions
 
 COUNT = 2000
 
@@ -89,12 +90,12 @@ def test_several_missing_lines_are_located(tmp_path):
 def test_missing_end_of_a_file_is_reported(tmp_path, data):
     source, target = CORPORA[data]
     error = str(inspected(tmp_path, source, target[:-40]).refused)
-    assert "no counterpart" not in error and f"end of {tmp_path / 'b'}" in error
+    assert "counterpart" not in error and f"of {tmp_path / 'b'}" in error
 
 
 def test_line_counts_of_unrelated_files_are_reported(tmp_path):
     error = str(inspected(tmp_path, CORPORA["built-in"][0], CORPORA["strings"][1][:-40]).refused)
-    assert f"{COUNT:,} and {COUNT - 40:,}" in error
+    assert mentions(error, COUNT, COUNT - 40)
 
 
 def test_a_long_missing_block_is_listed_in_part(tmp_path):

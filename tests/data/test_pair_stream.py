@@ -8,6 +8,7 @@ import pytest
 
 from regard.data.pairs import LinePairs, RowPairs, in_batches
 from regard.errors import DataError, Setting
+from tests.facts import facts
 
 
 def test_parallel_files_are_read_one_after_another(tmp_path):
@@ -73,8 +74,9 @@ def test_malformed_rows_raise_with_file_and_line(tmp_path, name, content, column
 
 
 def test_missing_files_raise_before_reading(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.tsv"):
-        RowPairs.read([str(tmp_path / "nowhere.tsv")], None)
+    path = tmp_path / "nowhere.tsv"
+    with pytest.raises(DataError, match=facts(path)):
+        RowPairs.read([str(path)], None)
 
 
 def test_batches_hold_all_pairs_in_order():

@@ -16,6 +16,7 @@ from regard.data.pair_blocks import INVISIBLE
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.errors import ArgumentError, DataError, UnknownName
+from tests.facts import facts, mentions
 
 KOREAN = ["안녕.", "나는 학교에 갔다.", "비가 온다."]
 ENGLISH = ["Hi.", "I went to school.", "It is raining."]
@@ -70,7 +71,7 @@ def test_several_files_are_read_one_after_the_other(tmp_path):
     targets = [saved(tmp_path, f"{i}.en", en) for i, en in enumerate(ENGLISH)]
     assert list(read_pairs(sources, targets)) == EXPECTED
     assert read_pairs(sources, targets).fingerprint == pairs_from_lists(KOREAN, ENGLISH).fingerprint
-    with pytest.raises(ArgumentError, match=r"3 source .* 2 target "):
+    with pytest.raises(ArgumentError, match=facts("3 source", "2 target")):
         read_pairs(sources, targets[:2])
 
 
@@ -79,7 +80,7 @@ def test_the_same_file_as_source_and_target_raises(tmp_path):
     link = tmp_path / "link.ko"
     link.symlink_to(path)
     for source, target in ((path, path), (str(path), link), ([other, path], [path, link])):
-        with pytest.raises(ArgumentError, match=r"a\.ko: .*same file"):
+        with pytest.raises(ArgumentError, match=facts("a.ko", "same")):
             read_pairs(source, target)
     assert len(read_pairs([path, other], [other, path])) == 2
 
@@ -118,7 +119,7 @@ def test_gzip_is_detected_by_content(tmp_path):
 @pytest.mark.parametrize("spoil", [lambda data: data[:-6], lambda data: data[:12] + b"\0\0\0" + data[15:]])
 def test_damaged_gzip_raises(tmp_path, spoil):
     packed = gzip.compress(b"one two three four five six seven\n" * 3)
-    with pytest.raises(DataError, match=r"a\.en: .*gzip.*damaged"):
+    with pytest.raises(DataError, match=facts("a.en", "gzip", "damaged")):
         list(parallel(tmp_path, "가\n나\n다\n", spoil(packed)))
 
 
@@ -133,34 +134,34 @@ def test_error_names_the_type_of_a_file_that_is_not_text(tmp_path, start, kind):
 
 @pytest.mark.parametrize("code", ["utf-16-le", "utf-16-be"])
 def test_utf16_without_byte_order_mark_is_detected(tmp_path, code):
-    with pytest.raises(DataError, match=f"(?is)a.en: .*UTF-16.*{code}"):
+    with pytest.raises(DataError, match=facts("a.en", "UTF-16") + f".*(?i:{code})"):
         list(parallel(tmp_path, "안녕.\n", "Hello.\n".encode(code)))
 
 
 def test_hint_for_lines_that_end_with_carriage_returns_only(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"(?s)a\.ko: .*no \\n.*hint: .*tr '\\r' '\\n'"):
+    with pytest.raises(DataError, match=facts("a.ko", r"\n", "hint", r"tr '\r' '\n'")):
         list(parallel(tmp_path, "가\r나\r", "one\ntwo\n"))
     assert len(parallel(tmp_path, "가\r", "one")) == 1
     monkeypatch.setattr(read_text, "LONGEST_LINE", 100)
-    with pytest.raises(DataError, match=r"(?s)a\.ko, line 1: .*hint: .*tr '\\r' '\\n'"):
+    with pytest.raises(DataError, match=facts("a.ko", "line 1", "hint", r"tr '\r' '\n'")):
         list(parallel(tmp_path, b"x\r" * 500, b"x\n"))
 
 
 def test_a_too_long_line_raises(tmp_path, monkeypatch):
     monkeypatch.setattr(read_text, "LONGEST_LINE", 100)
     monkeypatch.setattr(read_text, "BLOCK", 64)
-    with pytest.raises(DataError, match=r"a\.ko, line 1: "):
+    with pytest.raises(DataError, match=facts("a.ko", "line 1")):
         list(parallel(tmp_path, b"x" * 500, b"x\n"))
 
 
 def test_a_missing_file_raises_immediately(tmp_path):
     saved(tmp_path, "a.en.gz", gzip.compress(b"x\n"))
-    with pytest.raises(DataError, match=r"(?s)a\.en: .*hint: .*a\.en\.gz"):
+    with pytest.raises(DataError, match=facts("a.en", "hint", "a.en.gz")):
         read_pairs(saved(tmp_path, "a.ko", "가\n"), tmp_path / "a.en")
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match="folder"):
         read_pairs(tsv=tmp_path)
     saved(tmp_path, "문장.csv", "가,Go\n")
-    with pytest.raises(DataError, match=r"did you mean .*문장\.csv\?"):
+    with pytest.raises(DataError, match=facts("문장.csv?")):
         read_pairs(tsv=tmp_path / "문장csv")
     (tmp_path / "zebras.csv").mkdir()  # not a file
     with pytest.raises(DataError) as caught:
@@ -171,9 +172,9 @@ def test_a_missing_file_raises_immediately(tmp_path):
 def test_missing_and_conflicting_arguments_raise(tmp_path):
     path = saved(tmp_path, "a.tsv", "a\tb\n")
     for arguments in ({}, {"source": path}, {"tsv": path, "jsonl": path}, {"target": path, "tsv": path}):
-        with pytest.raises(ArgumentError, match="expected: source and target, or tsv, or jsonl"):
+        with pytest.raises(ArgumentError, match=facts("expected", "source", "target", "tsv", "jsonl")):
             read_pairs(**arguments)
-    with pytest.raises(ArgumentError, match=r"read_pairs\(\)"):
+    with pytest.raises(ArgumentError, match=facts("read_pairs()")):
         read_pairs(jsonl=[])
     for wrong in ({"tsv": 5}, {"jsonl": [path, 5]}, {"source": 5, "target": path}):
         with pytest.raises(ArgumentError, match="5"):
@@ -183,7 +184,7 @@ def test_missing_and_conflicting_arguments_raise(tmp_path):
 @pytest.mark.parametrize("columns", [(0, 1), (1, -2), (1,), (1, "ko"), 1, (1, 2, 3), (2, 2), "ab", (1, True)])
 def test_columns_are_two_numbers_or_two_names(tmp_path, columns):
     path = saved(tmp_path, "a.tsv", "a\tb\n")
-    with pytest.raises(ArgumentError, match=r"columns=.*\nexpected: "):
+    with pytest.raises(ArgumentError, match=facts("columns=", "expected")):
         read_pairs(tsv=path, columns=columns)
     assert len(read_pairs(tsv=path, columns=[2, 1])) == 1
 
@@ -194,15 +195,15 @@ def test_header_line_that_would_be_read_as_a_pair_raises(tmp_path, name):
     path = saved(tmp_path, name, f"german{separator}english\neins{separator}one\n")
     with pytest.raises(DataError, match=rf"{name}, line 1: ") as caught:
         read_pairs(tsv=path).inspect()
-    assert 'columns=("german", "english")' in str(caught.value)
+    assert mentions(caught.value, "columns=", '"german"', '"english"')
     assert [pair.target for pair in read_pairs(tsv=path, columns=("german", "english"))] == ["one"]
 
 
 def test_missing_columns_raise(tmp_path):
     path = saved(tmp_path, "a.tsv", "en\tko\nHi.\t안녕.\nGo.\n")
-    with pytest.raises(DataError, match=r"(?s)a\.tsv, line 3: 1 column, .*2\n.*check columns="):
+    with pytest.raises(DataError, match=facts("a.tsv", "line 3", "1 column", 2, "columns=")):
         list(read_pairs(tsv=path, columns=("en", "ko")))
-    with pytest.raises(DataError, match=r"(?s)a\.tsv, line 1: .*'de'.*en, ko\n.*check columns="):
+    with pytest.raises(DataError, match=facts("a.tsv", "line 1", "'de'", "en, ", "ko", "columns=")):
         list(read_pairs(tsv=path, columns=("en", "de")))
     kept = read_pairs(tsv=path, columns=("en", "ko"), choices=Choices(malformed="skip"))
     assert [pair.source for pair in kept] == ["Hi."]
@@ -220,7 +221,7 @@ def test_missing_columns_raise(tmp_path):
 )
 def test_malformed_json_lines_raise(tmp_path, line, expected):
     path = saved(tmp_path, "a.jsonl", f'{{"a": "x", "b": "y"}}\n{line}\n')
-    with pytest.raises(DataError, match=rf"a\.jsonl, line 2: .*{expected}"):
+    with pytest.raises(DataError, match=facts("a.jsonl", "line 2") + f".*{expected}"):
         list(read_pairs(jsonl=path, fields=("a", "b")))
     assert len(read_pairs(jsonl=path, fields=("a", "b"), choices=Choices(malformed="skip"))) == 1
 
@@ -253,7 +254,7 @@ def test_any_iterable_of_rows_is_a_dataset():
     ):
         with pytest.raises(ArgumentError, match=expected):
             pairs_from_dataset(wrong, "de", "en")
-    with pytest.raises(DataError, match=r"data, row 1: .*'fr'.*de, en"):
+    with pytest.raises(DataError, match=facts("row 1", "'fr'", "de, ", "en")):
         list(pairs_from_dataset(Rows(), "fr", "en"))
 
 
@@ -286,7 +287,7 @@ def test_selected_pairs_keep_their_numbers():
     pairs = pairs_from_lists(["가", "", "나", "다"], ["a", "b", "c", "d"])
     part = pairs.only(numpy.array([True, False, False, True]), "part")
     assert [pair.number for pair in part] == [1, 4] and len(part) == 2
-    with pytest.raises(ArgumentError, match=r"bool of shape \(4,\)"):
+    with pytest.raises(ArgumentError, match=facts("bool", "(4,)")):
         pairs.only(numpy.array([True]), "part")
 
 
@@ -307,13 +308,13 @@ def test_a_deleted_file_raises(tmp_path):
 
 
 def test_unknown_choices_raise():
-    with pytest.raises(UnknownName, match=r"invalid.*'ignore'"):
+    with pytest.raises(UnknownName, match=facts("invalid", "'ignore'")):
         Choices(invalid="ignore")
     with pytest.raises(UnknownName, match="empty"):
         Choices(empty="keep")
-    with pytest.raises(ArgumentError, match="longest is 0"):
+    with pytest.raises(ArgumentError, match=facts("longest", 0)):
         Choices(longest=0)
-    with pytest.raises(ArgumentError, match="ratio is nan"):
+    with pytest.raises(ArgumentError, match=facts("ratio", "nan")):
         Choices(ratio=float("nan"))
 
 

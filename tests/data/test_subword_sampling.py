@@ -22,6 +22,7 @@ from regard.data.tokenizers.subwords import (
 )
 from regard.errors import ArgumentError
 from tests.data.test_tokenizers import ANY_TEXT, LINES, SUBWORDS, TRAINED
+from tests.facts import facts
 
 
 @pytest.fixture(params=SUBWORDS)
@@ -161,5 +162,5 @@ def test_a_long_word_is_sampled_too(subwords: Tokenizer):
 
 def test_invalid_sample_raises():
     for kind, sample in (("unigram", -1.0), ("unigram", math.nan), ("bpe", 1.5), ("word", 0.1)):
-        with pytest.raises(ArgumentError, match=r"encode\(\): sample is"):
+        with pytest.raises(ArgumentError, match=facts("encode()", "sample")):
             TRAINED[kind].encode("a", sample=sample)

@@ -17,6 +17,7 @@ from regard.data import Choices, read_labelled, read_pairs
 from regard.data import table_formats as formats
 from regard.errors import ArgumentError, DataError, RegardWarning
 from tests.conftest import SKIPS
+from tests.facts import facts
 
 ROWS = [
     ("안녕하세요.", "Hello."),
@@ -56,18 +57,18 @@ def test_csv_without_a_header_with_a_separator_line_and_gzip(tmp_path):
     path.write_bytes(gzip.compress(("sep=;\n" + as_csv([(b, a) for a, b in ROWS], ";")).encode()))
     assert pairs_of(path, tsv=path, columns=(2, 1)) == EXPECTED
     names = read_pairs(tsv=path, columns=("ko", "en"))
-    with pytest.raises(DataError, match="no column 'ko'"):
+    with pytest.raises(DataError, match="'ko'"):
         list(names)
 
 
 def test_columns_that_are_probably_meant_are_named(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(as_csv([("id", "한국어", "영어"), *((i, *row) for i, row in enumerate(ROWS))]).encode())
-    with pytest.raises(DataError, match=r'no column .영문.(.|\n)*columns=\("한국어", "영어"\)'):
+    with pytest.raises(DataError, match=facts("영문", "columns=", '"한국어"', '"영어"')):
         list(read_pairs(tsv=path, columns=("한국어", "영문")))
     rows = [("review", "label"), *[("재미있어요", "pos"), ("별로였다", "neg")] * 4]
     path.write_bytes(as_csv(rows).encode())
-    with pytest.raises(DataError, match=r"no column .라벨.(.|\n)*--columns label,review"):
+    with pytest.raises(DataError, match=facts("라벨", "--columns", "label,", "review")):
         read_labelled(path, label="라벨", text="리뷰")
 
 
@@ -82,11 +83,11 @@ def test_columns_that_are_probably_meant_are_named(tmp_path):
 def test_csv_errors_name_file_and_line(tmp_path, content, line, problem):
     path = tmp_path / "a.csv"
     path.write_text(content)
-    with pytest.raises(DataError, match=rf"a\.csv, line {line}: {problem}"):
+    with pytest.raises(DataError, match=facts("a.csv", f"line {line}") + f".*{problem}"):
         list(read_pairs(tsv=path, columns=("ko", "en")))
     kept = read_pairs(tsv=path, columns=("ko", "en"), choices=Choices(malformed="skip")).inspect()
     assert kept["malformed"].count == 1
-    with pytest.raises(DataError, match=rf"a\.csv, line {line}: {problem}"):
+    with pytest.raises(DataError, match=facts("a.csv", f"line {line}") + f".*{problem}"):
         read_labelled(path, label="ko", text="en")
 
 
@@ -122,7 +123,7 @@ def test_error_for_nested_fields_names_them_and_the_setting(tmp_path):
     path = tmp_path / "hf.jsonl"
     path.write_text(json.dumps({"id": 1, "translation": {"ko": "안녕.", "en": "Hi."}}) + "\n")
     with pytest.raises(
-        DataError, match=r'(?s)translation\.ko.*fields=\("translation.ko", "translation.en"\)'
+        DataError, match=facts("translation.ko", "fields=", "translation.ko", "translation.en")
     ):
         list(read_pairs(jsonl=path))
     (tmp_path / "lists.jsonl").write_text('["안녕.", "Hi."]\n["가.", "Go."]\n')
@@ -158,7 +159,7 @@ def test_parquet_rows_are_read_with_pyarrow(tmp_path, monkeypatch):
     assert asked == [(["translation"], False)]
     assert read_labelled(path, label="translation.en", text="translation.ko").labels[3] == "End."
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"(?s)pairs\.parquet: .*pyarrow.*pip install .*pyarrow>="):
+    with pytest.raises(DataError, match=facts(path, "pyarrow", "pip", "pyarrow>=")):
         list(read_pairs(jsonl=path))
 
 
@@ -170,14 +171,14 @@ def test_real_parquet_file(tmp_path):
     parquet.write_table(table, path)
     assert pairs_of(path, jsonl=path, fields=("translation.ko", "translation.en")) == EXPECTED
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"pairs\.parquet: the Parquet file cannot be read"):
+    with pytest.raises(DataError, match=facts(path, "Parquet")):
         list(read_pairs(jsonl=path))
 
 
 def test_workbook_is_an_error_that_recommends_csv(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as book:
         book.writestr("[Content_Types].xml", "x")
-    with pytest.raises(DataError, match=r"(?s)a\.xlsx: .*Excel.*CSV"):
+    with pytest.raises(DataError, match=facts("a.xlsx", "Excel", "CSV")):
         list(read_pairs(tsv=tmp_path / "a.xlsx"))
 
 
@@ -185,7 +186,7 @@ def test_tmx_is_an_error_that_recommends_tsv(tmp_path):
     (tmp_path / "a.tmx").write_text(
         '<?xml version="1.0"?>\n<!DOCTYPE tmx>\n<tmx version="1.4"><body/></tmx>\n'
     )
-    with pytest.raises(DataError, match=r"(?s)a\.tmx: .*TMX.*TSV"):
+    with pytest.raises(DataError, match=facts("a.tmx", "TMX", "TSV")):
         list(read_pairs(jsonl=tmp_path / "a.tmx"))
 
 
@@ -202,7 +203,7 @@ def test_one_json_object_with_lists_is_an_error(tmp_path, content, fact, indent)
     path.write_text(json.dumps(content, indent=indent, ensure_ascii=False))
     with pytest.raises(DataError, match=fact) as error:
         list(read_pairs(jsonl=path, fields=("ko", "en")))
-    assert "in each line" in str(error.value)
+    assert "each" in str(error.value)
 
 
 def test_one_row_with_a_list_is_read(tmp_path):
@@ -216,18 +217,18 @@ def test_one_row_with_a_list_is_read(tmp_path):
 def test_a_file_of_another_kind_names_the_argument_that_reads_it(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n" * 9)
     (tmp_path / "a.json").write_text('[{"a": "x", "b": "y"}]')
-    with pytest.raises(DataError, match=r"(?s)a\.csv: .*tsv="):
+    with pytest.raises(DataError, match=facts("a.csv", "tsv=")):
         list(read_pairs(jsonl=tmp_path / "a.csv"))
-    with pytest.raises(DataError, match=r"(?s)a\.json: .*jsonl="):
+    with pytest.raises(DataError, match=facts("a.json", "jsonl=")):
         list(read_pairs(tsv=tmp_path / "a.json"))
     (tmp_path / "a.tsv").write_bytes(b"PAR1...")
-    with pytest.raises(DataError, match=r"(?s)a\.tsv: .*Parquet.*jsonl="):
+    with pytest.raises(DataError, match=facts("a.tsv", "Parquet", "jsonl=")):
         list(read_pairs(tsv=tmp_path / "a.tsv"))
-    with pytest.raises(DataError, match=r'(?s)a\.csv: .*format="tsv"'):
+    with pytest.raises(DataError, match=facts("a.csv", 'format="tsv"')):
         read_labelled(tmp_path / "a.csv", format="jsonl")
-    with pytest.raises(DataError, match=r'(?s)a\.json: .*format="jsonl"'):
+    with pytest.raises(DataError, match=facts("a.json", 'format="jsonl"')):
         read_labelled(tmp_path / "a.json", format="tsv")
-    with pytest.raises(ArgumentError, match=r"(?s)a\.csv: .*same file.*tsv="):
+    with pytest.raises(ArgumentError, match=facts("a.csv", "same", "tsv=")):
         read_pairs(tmp_path / "a.csv", tmp_path / "a.csv")
 
 
@@ -244,7 +245,7 @@ def test_labelled_csv_in_another_encoding(tmp_path):
     path.write_bytes(
         as_csv([("review", "label"), ("재미있어요, 정말", "pos"), ("별로\n였다", "neg")]).encode("cp949")
     )
-    with pytest.raises(DataError, match=r"(?s)reviews\.csv, line 2: .*CP949.*재미있어요.*cp949"):
+    with pytest.raises(DataError, match=facts("reviews.csv", "line 2", "CP949", "재미있어요", "cp949")):
         read_labelled(path, label="label", text="review")
     texts = read_labelled(path, label="label", text="review", encoding="cp949")
     assert list(texts.labels) == ["pos", "neg"] and texts[1].first == "별로\n였다"
@@ -262,14 +263,14 @@ def test_tsv_cells_that_are_quoted_as_in_csv_are_named(tmp_path):
     path = tmp_path / "문장.txt"
     rows = [("한국어", "영문"), *ROWS[:2], *[("가.", "Go.")] * 5]
     path.write_bytes(as_csv(rows, "\t").encode("utf-16"))
-    with pytest.warns(RegardWarning, match=rf"line 3: .*CSV(.|\n)*mv .*{path.stem}\.csv"):
+    with pytest.warns(RegardWarning, match=facts("line 3", "CSV", "mv ", f"{path.stem}.csv")):
         assert len(read_pairs(tsv=path, columns=("한국어", "영문"), encoding="utf-16")) == 7
     with pytest.warns(RegardWarning, match="CSV"):
         read_labelled(path, label="한국어", text="영문", format="tsv", encoding="utf-16")
     path.write_bytes(as_csv([*rows, ROWS[2]], "\t").encode("utf-16"))  # a line break in a cell
     for malformed in ("error", "skip"):
         pairs = read_pairs(tsv=path, encoding="utf-16", choices=Choices(malformed=malformed))
-        with pytest.raises(DataError, match=r"line 9: .*CSV(.|\n)*mv .*\.csv"):
+        with pytest.raises(DataError, match=facts("line 9", "CSV", "mv ", ".csv")):
             list(pairs)
 
 

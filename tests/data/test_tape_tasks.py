@@ -11,6 +11,7 @@ from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import TAPE_TASKS, DynamicNGrams, build_tape_task
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.tasks.algorithms.task import optimal_bits
+from tests.facts import mentions
 
 
 def drawn(name: str, count: int = 5, **sizes: int) -> tuple[Any, TapeBatch]:
@@ -153,7 +154,7 @@ BAD = [
 def test_bad_sequences_name_their_place(name: str, fields: dict[str, Any], text: str):
     with pytest.raises(DataError) as caught:
         build_tape_task(name).given(fields, "a.jsonl, line 3")
-    assert "a.jsonl, line 3" in str(caught.value) and text in str(caught.value)
+    assert mentions(caught.value, "a.jsonl", "line 3", text)
 
 
 def test_bad_options():

@@ -20,6 +20,7 @@ from regard.data.encoded_text import (
 )
 from regard.data.tokenizers import train_tokenizer
 from regard.errors import ArgumentError, DataError
+from tests.facts import facts
 
 NUMBERS = [f"n{number}" for number in range(300)]
 TOKENIZER = train_tokenizer("word", NUMBERS)
@@ -78,7 +79,7 @@ def test_streams_read_the_text_in_order(lengths: list[int], window: int, streams
     rows = streams * world
     length = text.token_count // rows
     if length < window:
-        with pytest.raises(DataError, match=rf"file.txt: the window has {window} tokens"):
+        with pytest.raises(DataError, match=facts(text.name, "window", window)):
             StreamBatches(text, window, streams, world=world)
         return
     each = [StreamBatches(text, window, streams, rank=rank, world=world) for rank in range(world)]
@@ -119,7 +120,7 @@ def test_windows_predict_every_token_once(
 ):
     text = text_of(lengths, "continuous")
     if text.token_count < window * world:
-        with pytest.raises(DataError, match=r"file.txt: the window has"):
+        with pytest.raises(DataError, match=facts(text.name, "window")):
             WindowBatches(text, window, tokens, world=world)
         return
     each = [
@@ -193,7 +194,7 @@ def test_sliding_windows_predict_every_token_once_with_context(
 ):
     text = text_of(lengths, layout)
     if stride > window:
-        with pytest.raises(ArgumentError, match=f"stride is {stride}"):
+        with pytest.raises(ArgumentError, match=facts("stride", stride)):
             SlidingWindows(text, window, stride)
         return
     windows = SlidingWindows(text, window, stride, tokens=tokens)
@@ -226,32 +227,32 @@ def test_sliding_windows_of_a_short_text_and_the_default_stride():
 def test_invalid_arguments_raise():
     continuous, documents = text_of([9, 9], "continuous"), text_of([9, 9], "documents")
     for make in (StreamBatches, WindowBatches):
-        with pytest.raises(ArgumentError, match=r"layout of the text is 'documents'\nhint: .*continuous"):
+        with pytest.raises(ArgumentError, match=facts("layout", "'documents'", "hint", "continuous")):
             make(documents, 2)  # type: ignore[operator]
-        with pytest.raises(ArgumentError, match="window is 0"):
+        with pytest.raises(ArgumentError, match=facts("window", 0)):
             make(continuous, 0)  # type: ignore[operator]
-        with pytest.raises(ArgumentError, match="rank is 2"):
+        with pytest.raises(ArgumentError, match=facts("rank", 2)):
             make(continuous, 2, 2, rank=2, world=2)  # type: ignore[operator]
-        with pytest.raises(ArgumentError, match=r"start is 99\nexpected: 0 to \d+"):
+        with pytest.raises(ArgumentError, match=facts("start", 99, "expected", 0)):
             make(continuous, 2, 2).epoch(0, 99)  # type: ignore[operator]
-    with pytest.raises(ArgumentError, match="layout of the text is 'continuous'"):
+    with pytest.raises(ArgumentError, match=facts("layout", "'continuous'")):
         DocumentBatches(continuous)
-    with pytest.raises(ArgumentError, match="seed is -1"):
+    with pytest.raises(ArgumentError, match=facts("seed", -1)):
         WindowBatches(continuous, 2, seed=-1)
-    with pytest.raises(ArgumentError, match="epoch is -1"):
+    with pytest.raises(ArgumentError, match=facts("epoch", -1)):
         WindowBatches(continuous, 2).epoch(-1)
-    with pytest.raises(ArgumentError, match="tokens is 0"):
+    with pytest.raises(ArgumentError, match=facts("tokens", 0)):
         SlidingWindows(continuous, 4, tokens=0)
 
 
 def test_a_window_longer_than_a_stream_raises_with_the_numbers():
     text = text_of([9, 9], "continuous")
     assert len(list(StreamBatches(text, window=20, streams=1).epoch(0))) == 1
-    with pytest.raises(DataError, match=r"file\.txt: .*21 tokens, but the text has 20 \(one stream\)"):
+    with pytest.raises(DataError, match=facts(text.name, "21 tokens", 20, "one")):
         StreamBatches(text, window=21, streams=1)
-    with pytest.raises(DataError, match=r"file\.txt: .*6 tokens, but the text has 20 \(4 streams of 5\)"):
+    with pytest.raises(DataError, match=facts(text.name, "6 tokens", 20, "4 streams", 5)):
         StreamBatches(text, window=6, streams=2, world=2)
-    with pytest.raises(DataError, match=r"file\.txt: .*11 tokens for each of 2 processes"):
+    with pytest.raises(DataError, match=facts(text.name, "11 tokens", "2 processes")):
         WindowBatches(text, window=11, world=2)
     for processes, remedy in ((2, "window"), (21, "processes")):
         with pytest.raises(DataError, match=rf"hint: use .*{remedy}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
@@ -30,6 +31,7 @@ from regard.data.tokenizers import (
 )
 from regard.data.tokenizers import tokenizer as tokenizing
 from regard.errors import ArgumentError, DataError, UnknownName
+from tests.facts import facts
 
 KINDS = tuple(kind for kind in TOKENIZERS if kind != "morpheme")  # see test_morphemes.py
 SUBWORDS = ("unigram", "bpe")
@@ -174,7 +176,7 @@ def test_model_file_can_be_read_by_sentencepiece(subwords: Tokenizer, tmp_path: 
 def test_truncated_files_raise(kind: str, part: float, tmp_path: Path):
     content = TRAINED[kind].serialized()
     (tmp_path / "cut").write_bytes(content[: max(int(part * len(content)) - 2, 0)])
-    with pytest.raises(DataError, match=r"cut: .*\nhint: "):
+    with pytest.raises(DataError, match=facts("cut", "hint")):
         load_tokenizer(tmp_path / "cut")
 
 
@@ -194,7 +196,7 @@ def test_truncated_files_raise(kind: str, part: float, tmp_path: Path):
 )
 def test_invalid_vocabulary_files_raise(content: str, expected: str, tmp_path: Path):
     (tmp_path / "list.json").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=f"list.json: .*{expected}"):
+    with pytest.raises(DataError, match=facts("list.json") + f".*{expected}"):
         load_tokenizer(tmp_path / "list.json")
 
 
@@ -204,9 +206,9 @@ def test_wrong_kind_and_missing_file_raise(tmp_path: Path):
             type(other).deserialized(saved.serialized(), "x")
     with pytest.raises(DataError, match="'bpe'"):
         BPE.deserialized(TRAINED["unigram"].serialized(), "x")
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match=facts(os.strerror(errno.ENOENT))):
         load_tokenizer(tmp_path / "none")
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match=facts(os.strerror(errno.ENOENT))):
         TRAINED["word"].save(tmp_path / "none" / "file")
 
 
@@ -219,14 +221,14 @@ def test_a_model_with_other_special_tokens_raises():
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_writer=model, vocab_size=100, minloglevel=2
     )
-    with pytest.raises(DataError, match=r"pad, unk, bos and eos are \(-1, 0, 1, 2\)"):
+    with pytest.raises(DataError, match=facts("(-1, 0, 1, 2)")):
         Unigram.deserialized(model.getvalue(), "foreign.model")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lines", [[], [""], ["  ", "\x00\t"]])
 def test_training_without_text_raises(kind: str, lines: list[str]):
-    with pytest.raises(DataError, match=r"train_tokenizer\(\): "):
+    with pytest.raises(DataError, match=facts("train_tokenizer()")):
         train_tokenizer(kind, lines)
 
 
@@ -248,11 +250,11 @@ def test_size_is_an_upper_bound(kind: str, size: int):
 
 def test_invalid_arguments_of_training_raise():
     for kind, size in (("unigram", 263), ("bpe", 0), ("word", 4), ("character", -1)):
-        with pytest.raises(ArgumentError, match=rf"train_tokenizer\(\): size is {size}\nexpected: "):
+        with pytest.raises(ArgumentError, match=facts("train_tokenizer()", "size", size, "expected")):
             train_tokenizer(kind, LINES, size)
-    with pytest.raises(UnknownName, match="did you mean 'unigram'"):
+    with pytest.raises(UnknownName, match="'unigram'"):
         train_tokenizer("unigrams", LINES)
-    with pytest.raises(ArgumentError, match="lines is a str"):
+    with pytest.raises(ArgumentError, match=facts("lines", "str")):
         train_tokenizer("word", "a b c")
 
 
@@ -276,7 +278,7 @@ def test_unk_in_a_closed_vocabulary_is_the_unknown_token():
     assert made.encode("the <unk> of <unk> x") == [4, UNK, 6, UNK, UNK]
     assert made.decode([BOS, 4, UNK, 6, EOS]) == "the <unk> of"
     assert made.unknown("the <unk> x") == ("x",)
-    with pytest.raises(DataError, match="'<unk>' is not a closed-word"):
+    with pytest.raises(DataError, match="'<unk>'"):
         ClosedWords.deserialized(b'{"kind": "closed-word", "version": 1, "tokens": ["<unk>"]}', "x")
 
 
@@ -338,7 +340,7 @@ def test_arbitrary_tokens_decode_to_clean_text(tokens: list[int]):
 def test_tokens_outside_the_vocabulary_raise(tokenizer: Tokenizer):
     for token in (tokenizer.size, -1):
         for method in (tokenizer.decode, tokenizer.pieces, tokenizer.words):
-            with pytest.raises(ArgumentError, match=f"token {token} .*vocabulary of {tokenizer.size}"):
+            with pytest.raises(ArgumentError, match=facts("token", token, tokenizer.size)):
                 method([token])
 
 
@@ -388,12 +390,12 @@ def test_sizes_is_one_size_or_two():
     assert {each.size for each in train_tokenizers(PAIRS, "word", sizes=7)} == {7}
     assert train_tokenizers(PAIRS, "word", joint=True, sizes=7)[0].size == 7
     for wrong in ((7,), [7, 7, 7], "7", 7.5, ["7", 7]):
-        with pytest.raises(ArgumentError, match=r"train_tokenizers?\(\): sizes? is "):
+        with pytest.raises(ArgumentError, match=facts("train_tokenizer", "size")):
             train_tokenizers(PAIRS, "word", sizes=wrong)
 
 
 def test_an_iterator_of_pairs_is_enough_for_a_joint_tokenizer_only():
-    with pytest.raises(ArgumentError, match=r"hint: .*list\(pairs\)"):
+    with pytest.raises(ArgumentError, match=facts("hint", "list(pairs)")):
         train_tokenizers((pair for pair in PAIRS), "word")
     both, _ = train_tokenizers((pair for pair in PAIRS), "word", joint=True)
     assert both.fingerprint == train_tokenizers(PAIRS, "word", joint=True)[0].fingerprint

@@ -13,6 +13,7 @@ from regard.data.tokenizers.tokenizer import Lowercased
 from regard.decoding import Greedy, Rules, Translator, choices
 from regard.errors import ArgumentError, UnknownName
 from regard.models import build_model
+from tests.facts import facts
 
 DATE, ISO = "3 March 2021", "2021-03-03"
 
@@ -65,7 +66,7 @@ def test_unit_word_aligns_words_with_a_character_tokenizer():
 
 
 def test_invalid_units_raise():
-    with pytest.raises(UnknownName, match="auto, character, morpheme, word"):
+    with pytest.raises(UnknownName, match=facts("auto", "character", "morpheme", "word")):
         translator(unit="syllable")
     with pytest.raises(ArgumentError, match="character"):
         translator("bpe", unit="character")

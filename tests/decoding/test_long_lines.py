@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from regard.decoding.alignment_units import units_of
 from regard.decoding.long_lines import Part, divided, sentences, truncated
 from tests.decoding.toys import Spaced
+from tests.facts import mentions
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_parts_contain_every_token_and_fit_the_limit(words: list[str], room: int
     assert [token for part in parts for token in part.tokens] == tokenizer.encode(line)
     numbers = [word for part in parts for word in part.words]
     assert numbers == tokenizer.words(tokenizer.encode(line))
-    assert note.startswith(f"split into {len(parts)}")
+    assert mentions(note, "split", len(parts))
     # A word is in one part, unless it does not fit in any.
     for word in set(numbers):
         tokens = numbers.count(word)
@@ -63,5 +64,5 @@ def test_notes_say_how_a_line_was_split_or_truncated():
     assert divided("a b. c d e f g h.", tokenizer, 3)[1].endswith("more than 3 tokens")
     units = units_of(tokenizer)
     part, note = truncated([4, 5, 6, 7], units, 3)
-    assert part.tokens == (4, 5, 6) and "3 of 4 tokens" in note
+    assert part.tokens == (4, 5, 6) and mentions(note, "3 of 4")
     assert truncated([4, 5, 6], units, 3) == (Part((4, 5, 6)), "")

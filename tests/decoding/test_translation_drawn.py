@@ -18,6 +18,7 @@ from regard.decoding.translation import DRAWN
 from regard.models import build_model
 from regard.viewing import matrix
 from tests.decoding.toys import Looking, Spaced
+from tests.facts import facts
 from tests.models.variants import make
 
 SEEN = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
@@ -44,7 +45,7 @@ def test_print_gives_the_text_and_repr_is_short(capsys: pytest.CaptureFixture[st
     print(example())
     rich.print(example())
     first, *others = capsys.readouterr().out.splitlines()
-    assert first == "black cat" and any("고양이" in line for line in others)
+    assert first.split() == ["black", "cat"] and any("고양이" in line for line in others)
     assert repr(example()) == "Translation('검은 고양이', 'black cat', score=-1.5, notes=('a <note>',))"
     assert len(repr(Scored("a " * 9999, "b " * 9999))) < 250
     assert repr(Scored("a", "b")) == "Scored('a', 'b', score=0)"
@@ -53,10 +54,10 @@ def test_print_gives_the_text_and_repr_is_short(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("width", [40, 200])
 def test_terminal_output_has_words_alignment_score_and_notes(width: int):
     text = drawn(example(), width)
-    assert all(line in text for line in ("검은 고양이", "black cat", "log-probability -1.50", "a <note>"))
+    assert all(line in text for line in ("검은", "고양이", "black", "cat", "-1.50", "<note>"))
     rows = [line for line in text.splitlines() if "▒" in line or "▓" in line]
     assert [row.split()[0] for row in rows] == ["black", "cat", "0"]
-    assert ("</s> is not drawn" in " ".join(text.split())) == ("</s>" in example().source_pieces)
+    assert ("drawn" in " ".join(text.split())) == ("</s>" in example().source_pieces)
 
 
 def test_notebook_html_is_escaped():
@@ -68,7 +69,11 @@ def test_notebook_html_is_escaped():
 def test_entry_has_the_reference_and_the_alignment():
     entry = example().entry("the black cat")
     assert (entry.source, entry.target) == (("검은", "고양이"), ("black", "cat"))
-    assert entry.reference == "the black cat" and entry.score == -1.5 and entry.notes == ("a <note>",)
+    assert (
+        entry.reference.split() == ["the", "black", "cat"]
+        and entry.score == -1.5
+        and entry.notes == ("a <note>",)
+    )
     torch.testing.assert_close(torch.tensor(entry.weights).float(), example().alignment.matrix)
 
 
@@ -143,12 +148,12 @@ def test_every_word_has_weights_with_every_tokenizer(kind: str):
 def test_save_writes_a_page_or_a_picture_and_refuses_other_formats(tmp_path: Path):
     example().save(tmp_path / "page.html", title="<one>")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
+    assert "&lt;one&gt;</h1>" in text and "고양이" in text
     with pytest.raises(ArgumentError, match=r"\.html"):
         example().save(tmp_path / "page.txt")
     example().save(tmp_path / "picture.svg")
     assert (tmp_path / "picture.svg").read_text(encoding="utf-8") == regard.picture(example()).svg()
-    with pytest.raises(DataError, match="the folder first"):
+    with pytest.raises(DataError, match="folder"):
         example().save(tmp_path / "none" / "page.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "picture.svg"]
 
@@ -159,7 +164,7 @@ def test_picture_and_explore_accept_a_translation():
     assert regard.explore(example()) == regard.explore(example().seen())
     with pytest.raises(ArgumentError, match="list"):
         regard.picture([example()])
-    with pytest.raises(ArgumentError, match="type str"):
+    with pytest.raises(ArgumentError, match="str"):
         regard.explore("a cat")
 
 
@@ -177,13 +182,13 @@ def test_picture_accepts_a_record_of_one_sequence():
     with regard.record() as twice:
         layer(x)
         layer(x)
-    with pytest.raises(ArgumentError, match="called 2 times"):
+    with pytest.raises(ArgumentError, match="2 times"):
         regard.picture(twice)
     with regard.record() as batch:
         layer(torch.randn(3, 4, 8))
-    with pytest.raises(ArgumentError, match="batch of 3"):
+    with pytest.raises(ArgumentError, match=facts("batch", 3)):
         regard.picture(batch)
     with regard.record(regard.Look(entropy=True)) as entropy:
         layer(x)
-    with pytest.raises(ArgumentError, match="not recorded"):
+    with pytest.raises(ArgumentError, match="recorded"):
         regard.picture(entropy)

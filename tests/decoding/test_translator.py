@@ -18,6 +18,7 @@ from regard.errors import ArgumentError, UnknownName
 from regard.fast.search import RecordedAttention
 from regard.models import build_model
 from tests.decoding.toys import Looking, Spaced, Table
+from tests.facts import facts, mentions
 from tests.models.variants import make
 
 SIZE, TO_HOST = 40, RecordedAttention.to_host
@@ -117,7 +118,7 @@ def test_fields_of_a_translation_are_consistent(name: str):
     made = Translator(model, tokenizer, tokenizer, search=Beam(size=4, best=3), longest=5)
     split, short = made.translate(["abcd ef gh abcd ijklmn ef", "gh"])
     assert len(split.passages) > 1 and len(short.passages) == 1 and not split.others
-    assert split.notes[0].startswith(f"split into {len(split.passages)}")
+    assert mentions(split.notes[0], "split", len(split.passages))
     assert 1 <= len(short.others) <= 2
     for each in (split, short, *short.others):
         assert len(each.pieces) == len(each.token_scores)
@@ -139,7 +140,7 @@ def test_split_line_equals_its_sentences_joined():
     whole = translator(longest=8)
     (joined,) = whole.translate([TEXT])
     parts = translator().translate(["한 사람이 길을 걸었다.", "그는 집에 갔다.", "밥은 없었다!"])
-    assert joined.notes[0].startswith("split into 3 ")
+    assert mentions(joined.notes[0], "split", 3)
     assert joined.text == " ".join(each.text for each in parts if each.text)
     assert joined.score == pytest.approx(sum(each.score for each in parts), abs=1e-4)
     assert joined.pieces == tuple(piece for each in parts for piece in each.pieces)
@@ -158,8 +159,8 @@ def test_notes_report_truncated_unfinished_and_empty_lines():
     with torch.no_grad():
         endless.output.bias[3] = -100.0
     one, parts = translator(endless, longest=8).translate(["길을", TEXT])
-    assert "maximum length of 9 tokens" in one.notes[0] and "</s>" not in one.pieces
-    assert parts.notes[0].startswith("split into 3 ") and "3 of 3 parts" in parts.notes[1]
+    assert mentions(one.notes[0], "9 tokens") and "</s>" not in one.pieces
+    assert mentions(parts.notes[0], "split", 3) and mentions(parts.notes[1], "3 of 3")
     assert "tensor" not in repr(parts)
 
     class Silent(Spaced):
@@ -177,10 +178,7 @@ def test_maximum_lengths_of_the_model_are_respected():
     (result,) = made.translate([TEXT])
     assert all(len(each.source_pieces) <= 6 and len(each.pieces) <= 5 for each in result.passages)
     (scored,) = made.score([TEXT], ["a man went home"])
-    assert [note.split(" of ")[0] for note in scored.notes] == [
-        "source truncated to 5",
-        "target truncated to 4",
-    ]
+    assert mentions(scored.notes[0], "source", 5) and mentions(scored.notes[1], "target", 4)
 
 
 def test_translation_begins_with_its_prefix():
@@ -189,9 +187,9 @@ def test_translation_begins_with_its_prefix():
     first, blank, free = made.translate(lines, prefixes)
     assert first.text.startswith("a man") and blank.text == ""
     assert free.text == made.translate(["길을"])[0].text
-    with pytest.raises(ArgumentError, match=r"line 3 .*9 tokens"):
+    with pytest.raises(ArgumentError, match=facts("line 3", "9 tokens")):
         made.translate(lines, ["", "", "a a a a a a a a a"])
-    with pytest.raises(ArgumentError, match="2 prefixes for 3 lines"):
+    with pytest.raises(ArgumentError, match=facts("2 prefixes", "3 lines")):
         made.translate(lines, ["", ""])
 
 
@@ -259,7 +257,7 @@ def test_align_raises_for_a_model_without_attention():
     made = Translator(model, Spaced(11), Spaced(11))
     (result,) = made.translate(["ab cd"])
     assert result.attention == {} and result.alignment is None
-    with pytest.raises(ArgumentError, match="no cross-attention"):
+    with pytest.raises(ArgumentError, match="attention"):
         made.align(["ab"], ["cd"])
 
 
@@ -290,7 +288,7 @@ def test_invalid_arguments_raise():
     ]:
         with pytest.raises(ArgumentError, match=words):
             wrong()
-    with pytest.raises(UnknownName, match="known: split, truncate"):
+    with pytest.raises(UnknownName, match=facts("known", "split", "truncate")):
         translator(overlong="drop")
 
 
@@ -333,12 +331,12 @@ def test_unusable_prefixes_are_reported():
     made = Translator(model, words, words, search=Greedy())
     (blank,) = made.translate([""], prefixes=["a"])
     assert blank.text == "" and "prefix" in blank.notes[0]
-    with pytest.raises(ArgumentError, match=r"prefix of line 1.*vocabulary"):
+    with pytest.raises(ArgumentError, match=facts("line 1", "vocabulary")):
         made.translate(["a"], prefixes=["z"])
 
 
 def test_look_that_matches_no_site_raises():
-    with pytest.raises(ArgumentError, match=r"(?s)look is 'nothing'.*decoder\.cross"):
+    with pytest.raises(ArgumentError, match=facts("look", "'nothing'", "decoder.cross")):
         translator(look="nothing")
     for look in ("*", "decoder*", "*cross", None):
         assert translator(look=look).look == look
@@ -367,7 +365,7 @@ def test_a_call_can_search_and_look_differently():
     assert made.translate(TEXT).attention and made.search == Greedy(Rules(maximum=9))
     assert made.score(TEXT, "a man", look=None).attention == {}
     assert str(made.align(TEXT, "a man", look="decoder.cross")) == str(made.align(TEXT, "a man"))
-    with pytest.raises(ArgumentError, match=r"(?s)^score\(\).*'nothing'"):
+    with pytest.raises(ArgumentError, match=facts("score()", "'nothing'")):
         made.score(TEXT, "a man", look="nothing")
     with pytest.raises(ArgumentError, match="Beam"):
         made.translate(TEXT, search="beam")  # type: ignore[call-overload]

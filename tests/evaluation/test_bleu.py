@@ -8,6 +8,7 @@ import pytest
 
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.evaluation.bleu import bleu, chrf, ter
+from tests.facts import facts
 
 
 def test_bleu_equals_a_hand_computation():
@@ -74,7 +75,7 @@ def test_tokenized_text_is_scored_without_a_warning(caplog, capfd):
     result = ["the cat sat on the mat ."] * 100
     plain = BLEU()
     expected = plain.corpus_score(result, [result]).score
-    assert "tokenized period" in caplog.text
+    assert "tokenized" in caplog.text
     caplog.clear()
     capfd.readouterr()
     score = bleu(result, result)
@@ -84,15 +85,15 @@ def test_tokenized_text_is_scored_without_a_warning(caplog, capfd):
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
 def test_invalid_input_raises(metric):
-    with pytest.raises(DataError, match=r"2 translations.* 1 references"):
+    with pytest.raises(DataError, match=facts("2 translations", "1 references")):
         metric(["a", "b"], ["a"])
-    with pytest.raises(DataError, match=r"1 translations.* 2 references"):
+    with pytest.raises(DataError, match=facts("1 translations", "2 references")):
         metric(["a"], [["a"], ["a", "b"]])
-    with pytest.raises(DataError, match="no translations"):
+    with pytest.raises(DataError, match=facts("no ", "translations")):
         metric([], [])
     with pytest.raises(ArgumentError, match="str"):
         metric("a", ["a"])
-    with pytest.raises(ArgumentError, match=r"item 2 of translations.* list"):
+    with pytest.raises(ArgumentError, match=facts("item 2", "translations", "list")):
         metric(["a", ["b"]], ["a", "b"])
 
 
@@ -109,10 +110,10 @@ def test_missing_tokenizer_raises_with_its_package(monkeypatch):
         raise RuntimeError("extra dependencies")
 
     monkeypatch.setattr(sacrebleu.metrics, "BLEU", refuse)
-    with pytest.raises(ArgumentError, match=r"(?s)'ko-mecab'.*sacrebleu\[ko\]"):
+    with pytest.raises(ArgumentError, match=facts("'ko-mecab'", "sacrebleu[ko]")):
         bleu(["a"], ["a"], tokenize="ko-mecab")
 
 
 def test_negative_words_raise():
-    with pytest.raises(ArgumentError, match="words is -1"):
+    with pytest.raises(ArgumentError, match=facts("words", -1)):
         chrf(["a"], ["a"], words=-1)

@@ -153,7 +153,7 @@ def test_draws_depend_on_the_seed_only():
 
 def test_wrong_arguments():
     for options in ({"k": 0}, {"samples": 0}):
-        with pytest.raises(ArgumentError, match="at least 1"):
+        with pytest.raises(ArgumentError, match="least"):
             erase_words(pointer(), ["a b"], **options)
     tokenizer = train_tokenizer("word", [WORDS])
     model = build_classifier("lstm", tokenizer.size, 2, width=4, pooling="mean")

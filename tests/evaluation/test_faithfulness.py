@@ -249,7 +249,7 @@ def test_short_sources_are_skipped_and_models_without_attention_raise():
         made.source_tokenizer,
         made.target_tokenizer,
     )
-    with pytest.raises(regard.ArgumentError, match="no attention"):
+    with pytest.raises(regard.ArgumentError, match="attention"):
         faithfulness(blind, *sides())
     with pytest.raises(regard.ArgumentError, match="k is 0"):
         faithfulness(made, *sides(), k=0)
@@ -282,7 +282,7 @@ def test_agreement_of_a_model_with_itself_and_with_another():
     measured = agreement(*random, *sides())
     assert 0 < measured.distance < 1 and measured.same < 1 and "distance" in str(measured)
     blank = ["", ""]
-    with pytest.raises(regard.ArgumentError, match="no target word"):
+    with pytest.raises(regard.ArgumentError, match="target"):
         agreement(made, made, blank, blank)
 
 

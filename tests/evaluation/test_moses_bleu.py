@@ -12,6 +12,7 @@ import pytest
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.evaluation import bleu, moses_bleu
 from regard.evaluation.bleu import moses_words
+from tests.facts import facts
 
 
 def by_definition(translations: list[str], references: list[list[str]]) -> float:
@@ -112,15 +113,15 @@ def test_empty_translations_are_scored():
 
 
 def test_invalid_input_raises():
-    with pytest.raises(DataError, match=r"moses_bleu\(\): .*2 .* 1 "):
+    with pytest.raises(DataError, match=facts("moses_bleu()", 2, 1)):
         moses_bleu(["a", "b"], ["a"])
-    with pytest.raises(DataError, match="no translations"):
+    with pytest.raises(DataError, match="translations"):
         moses_bleu([], [])
-    with pytest.raises(UnknownName, match=r"'dee'.*'de'"):
+    with pytest.raises(UnknownName, match=facts("'dee'", "'de'")):
         moses_bleu(["a"], ["a"], "dee")
 
 
 def test_missing_package_raises_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(ArgumentError, match=r"(?s)sacremoses.* -m pip install 'sacremoses>="):
+    with pytest.raises(ArgumentError, match=facts("sacremoses", "pip", "'sacremoses>=")):
         moses_bleu(["a"], ["a"])

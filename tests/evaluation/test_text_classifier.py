@@ -19,6 +19,7 @@ from regard.errors import ArgumentError, DataError
 from regard.evaluation import Classification, ReadText, TextClassifier
 from regard.models import build_classifier
 from tests.evaluation.toy_sentiment import sentiment_word, toy_texts, trained
+from tests.facts import facts, mentions
 
 LINES = ["good film", "", "the plot was dull and the cast awful", "\u3000 ", "unseen words , good", "film"]
 
@@ -152,7 +153,7 @@ def test_long_texts_are_truncated_with_a_note():
     classifier = untrained()
     classifier.longest = 4
     result = classifier.classify("the film was good and the plot was fine")
-    assert result.texts[0].words == ("the", "film", "was") and "3 of 9 tokens" in result.notes[0]
+    assert result.texts[0].words == ("the", "film", "was") and mentions(result.notes[0], "3 of 9")
     limited = untrained("transformer", position="learned", longest=5)
     assert limited.longest == 5 and len(limited.classify("the " * 20).texts[0].tokens) == 5
 
@@ -200,7 +201,7 @@ def test_result_without_attention_or_label():
         assert json.dumps(result.to_dict()) and "<svg" not in result._repr_html_()
         assert not result.seen().sites and result.texts[0].weights is None
     assert (result.label, result.probability, str(result)) == (None, None, "")
-    assert "blank" in result.notes[0] and "not classified" in result._repr_html_()
+    assert "blank" in result.notes[0] and "classified" in result._repr_html_()
     read = ReadText("x", (4, 3), ("x", "</s>"), (0, -1))
     assert Classification("a", {"a": 1.0}, (read,)).second is None
 
@@ -221,20 +222,20 @@ def test_wrong_lines(pairs: bool, lines: Any, part: str):
     with pytest.raises(ArgumentError, match=part) as caught:
         untrained(pairs=pairs).classify(lines)
     # A list with a wrong line: the error says what the model classifies.
-    assert isinstance(lines, int | str | bytes) or ("(first, second)" in str(caught.value)) == pairs
+    assert isinstance(lines, int | str | bytes) or ("second)" in str(caught.value)) == pairs
 
 
 def test_wrong_parts():
     classifier = untrained()
-    with pytest.raises(ArgumentError, match="2 labels, but the model has 3"):
+    with pytest.raises(ArgumentError, match=facts("2 labels", 3)):
         TextClassifier(classifier.model, classifier.tokenizer, Labels(("a", "b")))
     other = train_tokenizer("word", ["a b"])
-    with pytest.raises(ArgumentError, match="tokenizer has 6"):
+    with pytest.raises(ArgumentError, match=facts("tokenizer", 6)):
         TextClassifier(classifier.model, other, classifier.labels)
     with pytest.raises(ArgumentError, match="longest"):
         TextClassifier(classifier.model, classifier.tokenizer, classifier.labels, longest=1)
     texts = labelled_from_lists(["a"], ["bad"], seconds=["b"])
-    with pytest.raises(ArgumentError, match="single texts"):
+    with pytest.raises(ArgumentError, match="single"):
         classifier.evaluate(texts)
-    with pytest.raises(DataError, match="line 1: the label 'worse'"):
+    with pytest.raises(DataError, match=facts("line 1", "'worse'")):
         classifier.evaluate(labelled_from_lists(["a"], ["worse"]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -131,7 +133,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         patch.setattr("os.write", full)
-        with pytest.raises(DataError, match="No space left"):
+        with pytest.raises(DataError, match=os.strerror(errno.ENOSPC)):
             save_arrays(tmp_path / "a", KIND, {"title": "new"}, ARRAYS)
     assert load_arrays(tmp_path / "a", KIND, "save()")[0] == {"title": "old"}
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -71,6 +71,4 @@ def test_command_without_standard_streams(closed: str, status: int):
         text=True,
     )
     assert ran.returncode == status, ran.stderr
-    assert [line.startswith("regard: standard output") for line in ran.stderr.splitlines()] == (
-        [True] if closed == "1" else []
-    )
+    assert ["output" in line for line in ran.stderr.splitlines()] == ([True] if closed == "1" else [])

@@ -18,6 +18,7 @@ pytest.importorskip("transformers", reason=SKIPS["transformers"])
 
 from regard import huggingface
 from regard.huggingface import attention_function, registration
+from tests.facts import mentions
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_compiled_model_runs_in_one_graph(llama):
         expected = model(inputs["input_ids"]).logits
         compiled = torch.compile(model, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(inputs["input_ids"]).logits, expected)
-        with pytest.raises(Exception, match="compiled region"), sites.scope(regard.Look(mass=True)):
+        with pytest.raises(Exception, match="compiled"), sites.scope(regard.Look(mass=True)):
             compiled(inputs["input_ids"])
 
 
@@ -244,9 +245,7 @@ def test_attach_names_what_transformers_refuses_in_the_config():
     model.config.output_attentions = True
     with pytest.raises(regard.ArgumentError, match="eager") as raised:
         huggingface.attach(model)
-    assert (
-        "transformers itself" in str(raised.value) and "output_attentions=True" in raised.value.message.hint
-    )
+    assert mentions(raised.value, "transformers") and "output_attentions=True" in raised.value.message.hint
     with pytest.raises(regard.ArgumentError, match="Linear"):
         huggingface.attach(torch.nn.Linear(2, 2))
 
@@ -284,5 +283,5 @@ def test_the_package_is_an_attribute_after_import_regard():
 
 
 def test_attach_asks_for_a_loaded_model():
-    with pytest.raises(regard.ArgumentError, match="load the model first"):
+    with pytest.raises(regard.ArgumentError, match="load"):
         huggingface.attach("bert-base")

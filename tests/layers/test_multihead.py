@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from tests.facts import facts
 from tests.making import make_score, randn
 
 ON_SCORES_OR_KEYS = [None, *(name for name, kind in regard.POSITIONS.items() if kind.acts != "embeddings")]
@@ -273,7 +274,7 @@ def test_from_torch_replaces_attention_in_torch_layers_without_masks(batch_first
     with torch.no_grad(), regard.record() as seen:
         torch.testing.assert_close((encoder(x), decoder(x, x)), expected, atol=1e-5, rtol=1e-5)
     assert list(seen) == ["multihead", "self_attn", "multihead_attn"]
-    with pytest.raises(regard.ArgumentError, match=r"(?s)attn_mask.*nn\.TransformerEncoderLayer"):
+    with pytest.raises(regard.ArgumentError, match=facts("attn_mask", "nn.TransformerEncoderLayer")):
         encoder(x, src_mask=torch.zeros(5 if batch_first else 3, 5 if batch_first else 3))
 
 
@@ -361,5 +362,5 @@ def test_layers_without_parameters_of_their_own_and_other_modules_run():
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_nested_tensor_is_refused_with_and_without_gradients(gradients: bool):
     nested = torch.nested.nested_tensor([torch.randn(3, 64), torch.randn(5, 64)], layout=torch.jagged)
-    with torch.set_grad_enabled(gradients), pytest.raises(regard.ArgumentError, match="nested tensor"):
+    with torch.set_grad_enabled(gradients), pytest.raises(regard.ArgumentError, match="nested"):
         regard.MultiHead(64, 4)(nested)

@@ -12,6 +12,7 @@ from regard.models import MODELS, Recurrence, build_model
 from regard.models.luong import Monotonic, Predicted
 from regard.models.transformer import Transformer
 from regard.training.losses import separates_output
+from tests.facts import facts
 from tests.models.variants import SIZE, VARIANTS, make
 
 SOURCES = [[4, 5, 6, 7, 8], [9], [10, 4], [5, 5, 5, 5, 5]]
@@ -156,7 +157,7 @@ def test_row_count_not_a_multiple_of_sources_raises(batch: Batch):
     model = make("bahdanau")
     encoded = model.encode(batch.source, batch.source_lengths)
     state = model.start(encoded).reorder(torch.tensor([0, 1, 2]))
-    with pytest.raises(ArgumentError, match=r"3 rows.* 4 sources"):
+    with pytest.raises(ArgumentError, match=facts("3 rows", "4 sources")):
         model.step(state, torch.tensor([[4], [5], [6]]), encoded)
 
 
@@ -209,7 +210,7 @@ def test_build_model_passes_options_on():
     model = build_model("luong", 9, 9, recurrence=Recurrence(width=4, cell="rnn"), width=6, depth=2)
     assert repr(model.decoder.layers) == "RNN(12, 6, num_layers=2, batch_first=True)"
     assert set(MODELS) == {"seq2seq", "bahdanau", "luong", "lstmn", "transformer"}
-    with pytest.raises(UnknownName, match=r"known: .*bahdanau"):
+    with pytest.raises(UnknownName, match=facts("known", "bahdanau")):
         build_model("gpt", 9, 9)
 
 

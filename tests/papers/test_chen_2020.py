@@ -128,5 +128,5 @@ def test_translator_aligns_with_the_chosen_head():
         chosen.align(source, target).links
         == plain.score(source, target).align(RIGHT.site, RIGHT.head, RIGHT.shifted).links
     )
-    with pytest.raises(regard.UnknownName, match="unknown head"):
+    with pytest.raises(regard.UnknownName, match="head"):
         Translator(plain.model, Words(), Words(), alignment=Choice(head=7)).align(source, target)

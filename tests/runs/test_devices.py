@@ -8,13 +8,14 @@ import torch
 from regard.cli.usage_errors import setting_option
 from regard.errors import ArgumentError, UnknownName
 from regard.runs.devices import choose_device
+from tests.facts import mentions
 
 
 def test_choose_device():
     assert choose_device("cpu") == "cpu"
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     assert choose_device("auto") == next(name for name, usable in available.items() if usable)
-    with pytest.raises(UnknownName, match="did you mean 'cuda'"):
+    with pytest.raises(UnknownName, match="'cuda'"):
         choose_device("cdua")
 
 
@@ -28,5 +29,5 @@ def test_gpu_means_cuda(monkeypatch):
     with pytest.raises(ArgumentError, match="cuda") as caught:
         choose_device("gpu")
     assert 'device="auto"' in str(caught.value)
-    assert "--device auto" in caught.value.message.spelled(setting_option)
+    assert mentions(caught.value.message.spelled(setting_option), "--device", "auto")
     assert choose_device(torch.device("cpu")) == "cpu"

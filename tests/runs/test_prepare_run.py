@@ -9,6 +9,7 @@ import pytest
 from regard.errors import ArgumentError
 from regard.runs import prepare_run
 from regard.training.distributed import Processes
+from tests.facts import facts
 
 
 class Started(Processes):
@@ -26,7 +27,7 @@ class Started(Processes):
 def test_other_settings_of_one_process_are_an_error_in_all():
     settings = [{"seed": 0, "training": {"steps": steps}} for steps in (5, 5, 7)]
     for rank in range(3):
-        with pytest.raises(ArgumentError, match=r"(?s)process 2.*training\.steps: 5 -> 7"):
+        with pytest.raises(ArgumentError, match=facts("process 2", "training.steps", "5 -> 7")):
             prepare_run._check_equal(settings[rank], Started(rank, settings))
     for rank in range(2):
         prepare_run._check_equal(settings[rank], Started(rank, settings[:2]))

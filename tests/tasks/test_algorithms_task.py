@@ -24,6 +24,7 @@ from regard.tasks.algorithms import AlgorithmsRun, AlgorithmsTask
 from regard.tasks.algorithms.data import SequenceSource
 from regard.tasks.algorithms.settings import AlgorithmsData
 from regard.training.checkpoints.checkpoints import Checkpoints
+from tests.facts import facts
 
 SMALL = {
     "data": {"built_in": "copy", "width": 3, "length": [1, 3]},
@@ -88,7 +89,7 @@ def test_scores_agree_with_the_solutions(run: Path):
 
 def test_a_longer_tape_and_a_tape_that_is_too_short(run: Path):
     assert next(regard.load(run, slots=20).generate(1, {"length": 15})).read.shape[2] == 20
-    with pytest.raises(ArgumentError, match=r"15 slots(.|\n)*--slots 15(.|\n)*model.slots"):
+    with pytest.raises(ArgumentError, match=facts("15 slots", "--slots", 15, "slots")):
         next(regard.load(run).generate(1, {"length": 15}))
     with pytest.raises(ArgumentError, match="9 slots"):
         regard.load(run).solve({"vectors": ["101"] * 9}, "a.jsonl, line 2")
@@ -117,7 +118,7 @@ def test_baselines(tmp_path: Path, name: str):
         solution.save(tmp_path / "x.svg")
     with pytest.raises(ArgumentError, match="tape"):
         AlgorithmsTask.view_run(ChosenRun(folder, device="cpu"), VIEW, ViewOptions())
-    with pytest.raises(ArgumentError, match="no tape"):
+    with pytest.raises(ArgumentError, match="tape"):
         regard.load(folder, slots=9)
 
 

@@ -20,6 +20,7 @@ from regard.tasks.translation.alignment import (
     write_choice,
 )
 from tests.decoding.toys import Spaced
+from tests.facts import facts
 
 
 @pytest.mark.parametrize("choice", [Choice(), Choice("decoder.5.cross", 7), Choice("*", None, shifted=True)])
@@ -48,14 +49,16 @@ def test_choice_read_equals_choice_written(tmp_path, choice):
     ],
 )
 def test_invalid_alignment_files_raise(tmp_path, written):
-    (tmp_path / "alignment.json").write_bytes(written)
-    with pytest.raises(DataError, match=r"alignment\.json"):
+    path = tmp_path / "alignment.json"
+    path.write_bytes(written)
+    with pytest.raises(DataError, match=facts(path)):
         read_choice(tmp_path)
 
 
 def test_choice_in_a_missing_folder_raises(tmp_path):
-    with pytest.raises(DataError, match=r"alignment\.json"):
-        write_choice(tmp_path / "nowhere", Choice())
+    folder = tmp_path / "nowhere"
+    with pytest.raises(DataError, match=facts(folder)):
+        write_choice(folder, Choice())
 
 
 def translator(name: str, **options: object) -> Translator:

@@ -22,6 +22,7 @@ from regard.tasks.answering import AnsweringRun, AnsweringTask
 from regard.tasks.answering.data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
+from tests.facts import facts
 from tests.tasks.built_task import build_task
 from tests.tasks.small_stories import babi_text, small, written
 
@@ -205,7 +206,7 @@ def test_stories_are_held_out_as_a_whole(files: list[str]):
     assert {each.task for each in valid} == set(stories.tasks) and len(train) + len(valid) == len(stories)
     with pytest.raises(DataError, match="held_out"):
         hold_out_stories(stories, 48)
-    with pytest.raises(DataError, match="held out"):
+    with pytest.raises(DataError, match=facts("held", "out")):
         hold_out_stories(stories.select([0, 1]))
 
 
@@ -258,6 +259,7 @@ def test_bad_questions_are_errors(run: Path):
 
 def test_damaged_vocabulary_is_an_error(run: Path, tmp_path: Path):
     for content in (b"{}", b"x", b'{"answers": ["a"], "words": []}', b'{"answers": [1, 2], "words": []}'):
-        (tmp_path / "words.json").write_bytes(content)
-        with pytest.raises(DataError, match=r"words\.json"):
+        path = tmp_path / "words.json"
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=facts(path)):
             load_words(tmp_path)

@@ -37,6 +37,7 @@ from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
 from regard.training.loop import Trainer
 from regard.training.settings import build, merged
+from tests.facts import facts
 
 TINY = {"image_encoder": "convolutional", "encoder_options": {"features": 8, "channels": 4, "stages": 3}}
 HARD = {"select": "hard"}
@@ -269,9 +270,9 @@ def test_evaluation_of_hard_attention_by_expectation_differs_from_argmax(tmp_pat
 
 
 def test_reading_is_only_chosen_for_hard_attention(trained: Path):
-    with pytest.raises(ArgumentError, match=r"--read.*hard attention"):
+    with pytest.raises(ArgumentError, match=facts("--read", "hard")):
         CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(read="sample"))
-    with pytest.raises(ArgumentError, match=r"ImageCaptioner\(\).*hard attention"):
+    with pytest.raises(ArgumentError, match=facts("ImageCaptioner()", "hard")):
         regard.load(trained, device="cpu", read="sample")
 
 
@@ -318,7 +319,7 @@ def test_caption_has_the_attention_of_each_word(trained: Path, tmp_path: Path):
     numpy.testing.assert_allclose(scores[0], hypothesis.word_scores, rtol=1e-4)
     hypothesis.save(tmp_path / "x.svg")
     assert (tmp_path / "x.svg").stat().st_size
-    with pytest.raises(ArgumentError, match=r"\.html.*\.gif"):
+    with pytest.raises(ArgumentError, match=facts(".html", ".gif")):
         hypothesis.save(tmp_path / "x.xyz")
 
 
@@ -344,7 +345,7 @@ def test_held_out_images(files: Path):
     split = read_caption_split(data)
     assert split.is_held_out and len(split.train) == 5 and len(split.valid) == 3
     assert not set(split.train.names) & set(split.valid.names)
-    with pytest.raises(DataError, match="held out"):
+    with pytest.raises(DataError, match="held"):
         read_caption_split(ImageData(train_file=data.train_file, held_out=8))
 
 
@@ -385,7 +386,7 @@ def test_bad_data_names_the_file(files: Path, tmp_path: Path, change: str, facts
         read_caption_split(ImageData(train_file=[str(captions)], image_size=16))
     assert all(fact in str(caught.value) for fact in facts), caught.value
     if change in ("missing", "damaged", "empty"):
-        assert f"--set data.{change}=skip" in caught.value.message.spelled(setting_option)
+        assert f"data.{change}=skip" in caught.value.message.spelled(setting_option)
         skipping = ImageData(train_file=[str(captions)], image_size=16, **{change: "skip"})
         left = read_caption_split(skipping)
         assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from regard.errors import DataError, RegardWarning
 from regard.tasks.file_checks import check_first_lines, columns_of_header
+from tests.facts import facts
 
 SENTENCES = ["Guten Tag.,Hello.", "Ich gehe nach Hause,I am going home", '"Ja, gut.",Yes.']
 WORDS = ["Hund,dog", "Katze,cat", "Maus,mouse"]
@@ -42,7 +43,7 @@ def test_a_header_is_an_error(tmp_path: Path, header: str, columns: tuple[int, i
 @pytest.mark.parametrize("columns", [(1, 2), (2, 1)])
 def test_names_above_sentences_are_a_warning(tmp_path: Path, columns: tuple[int, int]):
     files = written(tmp_path / "a.csv", "Satz,Übersetzung", *SENTENCES)
-    with pytest.warns(RegardWarning, match="a.csv, line 1") as caught:
+    with pytest.warns(RegardWarning, match=facts("a.csv", "line 1")) as caught:
         check_first_lines(files, columns)
     assert "columns=" in str(caught[0].message) and "Übersetzung" in str(caught[0].message)
 

@@ -10,6 +10,7 @@ import pytest
 import regard
 from regard.cli import main
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from tests.facts import mentions
 from tests.tasks.small_language import small, text_files, train
 
 
@@ -48,7 +49,7 @@ def test_window_longer_than_the_text_raises(tmp_path: Path, text, name: str):
         tmp_path / "run",
         DataError,
     )
-    assert "a.txt" in problem and "5,000" in problem and "at most" in problem
+    assert mentions(problem, "a.txt", 5_000, "most")
 
 
 @pytest.mark.parametrize(

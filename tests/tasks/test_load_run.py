@@ -19,6 +19,7 @@ from regard.runs.devices import choose_device
 from regard.runs.run_folder import write_config
 from regard.tasks.task_table import TASKS
 from regard.tasks.translation import TranslationRun, load_translator
+from tests.facts import facts
 from tests.reading import PACKAGE, ROOT, settings
 
 MOST_MODULES = 150
@@ -35,14 +36,14 @@ def test_loaded_run_has_its_settings_and_translates(finished: Path):
 
 def test_a_missing_run_folder_is_answered_with_a_similar_one(tmp_path: Path):
     (tmp_path / "첫번째").mkdir()
-    with pytest.raises(DataError, match=r"no such folder(.|\n)*did you mean .*첫번째"):
+    with pytest.raises(DataError, match="첫번째"):
         regard.load(tmp_path / "첫번쩨")
 
 
 def test_named_task_is_that_of_the_run(finished: Path):
     assert isinstance(regard.load(finished, device="cpu", task="translation"), TranslationRun)
     for other in ("language", "no-such-task"):
-        with pytest.raises(ArgumentError, match=rf"'translation', not '{other}'") as caught:
+        with pytest.raises(ArgumentError, match=facts("'translation'", f"'{other}'")) as caught:
             regard.load(finished, task=other)
         assert "task='translation'" in caught.value.message.hint
 
@@ -111,9 +112,7 @@ def test_damaged_optimizer_state_is_ignored_for_translation(run_copy: Path):
 def test_missing_folder_config_or_checkpoint_raises(run_copy: Path, tmp_path: Path):
     with pytest.raises(ArgumentError, match="bytes"):
         regard.load(bytes(run_copy))  # type: ignore[call-overload]
-    with pytest.raises(
-        DataError, match=r"(?s)config\.toml: this is a file.*hint: give its folder: "
-    ) as caught:
+    with pytest.raises(DataError, match=facts("config.toml", "hint")) as caught:
         regard.load(run_copy / "config.toml")
     assert str(caught.value).endswith(str(run_copy))
     with pytest.raises(DataError, match="nowhere: "):
@@ -124,31 +123,31 @@ def test_missing_folder_config_or_checkpoint_raises(run_copy: Path, tmp_path: Pa
         shutil.rmtree(path)
     for name in ("latest", "best"):
         (run_copy / name).unlink()
-    with pytest.raises(DataError, match=r"no checkpoint"):
+    with pytest.raises(DataError, match="checkpoint"):
         load_translator(run_copy)
 
 
 def test_a_similar_run_folder_is_suggested(tmp_path: Path):
     (tmp_path / "first").mkdir()
     write_config(tmp_path / "first", {"task": "translation"})
-    with pytest.raises(DataError, match=r"did you mean .*first\?"):
+    with pytest.raises(DataError, match=r"first\?"):
         regard.load(tmp_path / "frist")
     for other in (tmp_path / "other", tmp_path / "frist" / "nothing"):
-        with pytest.raises(DataError, match="no such folder") as error:
+        with pytest.raises(DataError, match="no such") as error:
             regard.load(other)
-        assert "did you mean" not in str(error.value)
+        assert "?" not in str(error.value)
 
 
 def test_changed_model_settings_raise(run_copy: Path):
     config = load_translator(run_copy).settings.model_dump()
     write_config(run_copy, {**config, "model": {**config["model"], "width": 9}})
-    with pytest.raises(DataError, match=r"config\.toml.*\n.*model\.width: 8 -> 9"):
+    with pytest.raises(DataError, match=facts("config.toml", "model.width", "8 -> 9")):
         load_translator(run_copy)
     (run_copy / "manifest.json").unlink()  # as in run folders of earlier versions
     with pytest.raises(DataError, match=r"config\.toml: source\.weight .*\(\d+, 8\).*\(\d+, 9\)"):
         load_translator(run_copy)
     write_config(run_copy, {**config, "task": "no-such-task"})
-    with pytest.raises(UnknownName, match=r"known: .*translation"):
+    with pytest.raises(UnknownName, match=facts("known", "translation")):
         regard.load(run_copy)
 
 
@@ -156,7 +155,7 @@ def test_devices_by_name():
     assert choose_device("cpu") == "cpu"
     with pytest.raises(UnknownName, match="'cuda'"):
         choose_device("cudo")
-    with pytest.raises(ArgumentError, match=r"1 .*counted from 0"):
+    with pytest.raises(ArgumentError, match=facts(1, "from 0")):
         choose_device("cpu:7")
 
 

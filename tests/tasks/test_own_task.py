@@ -20,6 +20,7 @@ from regard.runs.run_task import RunTask
 from regard.tasks.task_table import TASKS, find_task, task_of
 from regard.training.task import Task
 from tests.cli.conftest import command  # noqa: F401
+from tests.facts import facts, mentions
 from tests.tasks.own_task import LineTask
 from tests.training.toys import bits
 
@@ -114,20 +115,24 @@ def test_error_in_the_data_of_an_own_task_has_file_and_line(text: str, line: int
     points.write_text(text, encoding="utf-8")
     task = find_task(OWN)
     settings = task.settings_type(task=OWN, data={"points": [str(points)]})
-    with pytest.raises(DataError, match=f"points.txt, line {line}: "):
+    with pytest.raises(DataError, match=facts("points.txt", f"line {line}")):
         task.read_data(settings)
 
 
 def test_error_in_the_data_of_an_own_task_leaves_no_run(points: Path, tmp_path: Path, command):  # noqa: F811
     points.write_text("1 2\n1 two\n", encoding="utf-8")
     result = command(*options(points, tmp_path / "run"))
-    assert result.status == 2 and "points.txt, line 2" in result.err and not (tmp_path / "run").exists()
+    assert (
+        result.status == 2
+        and mentions(result.err, "points.txt", "line 2")
+        and not (tmp_path / "run").exists()
+    )
 
 
 def test_log_and_show_of_an_own_task_use_its_unit(points: Path, tmp_path: Path, command):  # noqa: F811
     run = tmp_path / "run"
     trained = command(*options(points, run, steps=2), width=300)
-    assert trained.status == 0 and "points/s" in trained.err and "preparing batches" in trained.err
+    assert trained.status == 0 and mentions(trained.err, "points/s", "batches")
     shown = command("show", run, "--task", OWN, width=300)
     assert shown.status == 0 and "8 points" in shown.out
     for text in (trained.err, shown.out):
@@ -148,9 +153,9 @@ def test_perplexity_and_unit_of_every_task():
 
 def test_suggested_commands_name_an_own_task(points: Path, tmp_path: Path, command):  # noqa: F811
     run, mean = tmp_path / "run", tmp_path / "mean"
-    assert f"regard show {run} --task {OWN}" in command(*options(points, run, steps=2), width=400).err
+    assert f"show {run} --task {OWN}" in command(*options(points, run, steps=2), width=400).err
     said = command("average", run, "--last", 1, "--output", mean, "--task", OWN, width=400)
-    assert f"regard show {mean} --task {OWN}" in said.out
+    assert f"show {mean} --task {OWN}" in said.out
     assert next_command(find_task("language"), "x") == 'regard generate x --prompt "..."'
     for name, task, option in (
         ("classify", "classification", "--text"),
@@ -160,9 +165,9 @@ def test_suggested_commands_name_an_own_task(points: Path, tmp_path: Path, comma
     ):
         said = command(name, run, option, "a")
         assert said.status == 2 and task in said.err.splitlines()[0], said.err
-        assert f"regard show {run} --task" in said.err
+        assert f"show {run} --task" in said.err
     said = command("view", run, "--task", OWN, "--text", "a")
-    assert said.status == 2 and "LineTask does not show attention" in said.err, said.err
+    assert said.status == 2 and mentions(said.err, "LineTask", "attention"), said.err
 
 
 def test_interrupted_own_task_is_resumed_with_its_name(points: Path, tmp_path: Path, command):  # noqa: F811

@@ -19,6 +19,7 @@ from regard.runs.run_folder import MANIFEST, config_of, write_config
 from regard.tasks.translation import load_translator
 from regard.training.settings import merged
 from tests.conftest import seed
+from tests.facts import facts
 from tests.tasks.small import settings, train
 from tests.training.toys import bits
 
@@ -86,7 +87,7 @@ def test_tokenizer_of_another_size_is_detected_without_being_read(
 
 def test_missing_tokenizer_raises(run_copy: Path):
     (run_copy / "target.tokenizer").unlink()
-    with pytest.raises(DataError, match=r"target\.tokenizer.*missing"):
+    with pytest.raises(DataError, match=facts("target.tokenizer", "missing")):
         load_translator(run_copy)
 
 
@@ -114,7 +115,7 @@ def test_changed_number_of_heads_raises(tmp_path: Path, data: dict[str, list[str
     train(chosen, tmp_path / "run")
     load_translator(tmp_path / "run")
     edit(tmp_path / "run", {"model": {"heads": 4}})
-    with pytest.raises(DataError, match=r"model\.heads: 2 -> 4"):
+    with pytest.raises(DataError, match=facts("model.heads", "2 -> 4")):
         load_translator(tmp_path / "run")
 
 
@@ -133,7 +134,7 @@ def test_harmless_edits_are_accepted(run_copy: Path):
 def test_edited_training_setting_needs_change_to_resume(run_copy: Path):
     edit(run_copy, {"training": {"log_every": 7}})
     load_translator(run_copy)
-    with pytest.raises(DataError, match=r"training\.log_every: \d+ -> 7"):
+    with pytest.raises(DataError, match=facts("training.log_every", "-> 7")):
         train({}, run_copy, resume=True)
     train({}, run_copy, resume=True, change=True)
     train({}, run_copy, resume=True)
@@ -199,12 +200,12 @@ def test_run_killed_between_writing_config_and_manifest_loads(run_copy: Path, mo
 
 
 def test_file_removed_during_training_raises(tmp_path: Path, data: Any, monkeypatch):
-    real = regard.tasks.translation.TranslationTask.evaluate
+    real, path = regard.tasks.translation.TranslationTask.evaluate, tmp_path / "run" / "source.tokenizer"
 
     def evaluate(self: Any, stopping: Any) -> Any:
-        (tmp_path / "run" / "source.tokenizer").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         return real(self, stopping)
 
     monkeypatch.setattr("regard.tasks.translation.TranslationTask.evaluate", evaluate)
-    with pytest.raises(DataError, match=r"source\.tokenizer"):
+    with pytest.raises(DataError, match=facts(path.name)):
         train(settings(data), tmp_path / "run")

@@ -10,6 +10,7 @@ import pytest
 
 from regard.errors import DataError, RegardWarning
 from regard.tasks.file_checks import check_separator, check_sides, check_text_files, report_tables
+from tests.facts import facts, mentions
 
 KOREAN = "나는 학교에 간다.\n그는 집에 있다.\n안녕하세요.\n"
 GERMAN = "Grüße aus Köln\nEr geht über die Straße\nschöne Grüße\n"
@@ -28,7 +29,7 @@ def test_the_odd_file_is_converted_with_iconv(tmp_path: Path, name: str, other: 
     with pytest.raises(DataError, match="CP949") as caught:
         check_text_files([odd, written(tmp_path / "a.de", GERMAN, other)])
     hint = str(caught.value).splitlines()[-1]
-    assert "iconv -f CP949 -t UTF-8" in hint and name in hint and "encoding=" not in hint
+    assert mentions(hint, "iconv", "CP949", "UTF-8", name) and "encoding=" not in hint
     with pytest.raises(DataError):
         check_sides([str(odd)], [str(tmp_path / "a.de")], None, None)
     check_sides([str(odd)], [str(tmp_path / "a.de")], None, None, invalid="replace")
@@ -47,7 +48,7 @@ def test_files_of_one_encoding_are_accepted(tmp_path: Path, text: str):
 
 def test_a_table_is_reported(tmp_path: Path):
     table = written(tmp_path / "a.txt", "Go.\tGeh.\tx\n" * 12 + "one\n")
-    with pytest.warns(RegardWarning, match="a.txt: each line has 3 columns") as caught:
+    with pytest.warns(RegardWarning, match=facts("a.txt", "3 columns")) as caught:
         check_sides([str(table)], None, None, None)
     assert "tsv=" in str(caught[0].message)
     with warnings.catch_warnings():
@@ -69,7 +70,7 @@ def test_a_table_is_reported(tmp_path: Path):
 )
 def test_a_table_is_not_read_as_sentences(tmp_path: Path, name: str, text: str, option: str):
     table = written(tmp_path / name, text)
-    with pytest.raises(DataError, match="one sentence per line") as caught:
+    with pytest.raises(DataError, match=facts("sentence")) as caught:
         check_sides([str(table)], [str(table)], None, None)
     assert option in str(caught.value) and name in str(caught.value)
 

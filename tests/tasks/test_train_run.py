@@ -15,6 +15,7 @@ from regard.files.folder_lock import locked
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.training.loop import Trainer
+from tests.facts import facts, mentions
 from tests.tasks.built_task import build_task
 from tests.tasks.small import settings, train, written
 from tests.training.toys import bits, last, records
@@ -45,20 +46,20 @@ def test_data_report_is_printed_and_logged(tmp_path: Path, capsys):
     printed = capsys.readouterr().out
     logged = [each["text"] for each in records(tmp_path / "run", "data")]
     for text in (printed, "\n".join(logged)):
-        assert "122 pairs read, 121 kept" in text
-        assert "a side is empty" in text and "NUL" in text
-        assert "5 held out" in text
-        assert "too many tokens" in text
+        assert mentions(text, "122 pairs", "121 kept")
+        assert mentions(text, "empty", "NUL")
+        assert mentions(text, "5 held")
+        assert mentions(text, "many", "tokens")
     (model,) = records(tmp_path / "run", "model")
     assert model["text"].startswith("luong, ") and "parameters" in model["text"]
 
 
 def test_training_in_the_folder_of_another_run_raises(run_copy: Path, data: dict[str, list[str]]):
     before = bits(run_copy)
-    with pytest.raises(ArgumentError, match=r"(?s)run.*hint: .*--resume"):
+    with pytest.raises(ArgumentError, match=facts("run", "hint", "--resume")):
         train(settings(data), run_copy)
     (run_copy / "config.toml").unlink()
-    with pytest.raises(DataError, match=r"checkpoints, .*config\.toml"):
+    with pytest.raises(DataError, match=facts("checkpoints", "config.toml")):
         train(settings(data), run_copy, resume=True)
     assert bits(run_copy) == before
 
@@ -88,7 +89,7 @@ def test_invalid_settings_raise_and_create_no_folder(tmp_path: Path, data: dict[
         with pytest.raises(kind, match=message):
             train(settings(data, **sections), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ArgumentError, match=r"no .*data"):
+    with pytest.raises(ArgumentError, match=facts("no ", "data")):
         train({}, tmp_path / "run")
 
 
@@ -110,7 +111,7 @@ def test_changed_settings_are_used_with_change(run_copy: Path):
     outcome = train({"training": {"steps": 6, "learning_rate": 0.5}}, run_copy, resume=True, change=True)
     assert outcome.progress.step == 6
     assert config_of(run_copy)["training"]["learning_rate"] == 0.5
-    with pytest.raises(ArgumentError, match=r"training\.minutes: .* -> 0\.1"):
+    with pytest.raises(ArgumentError, match=facts("training.minutes", "-> 0.1")):
         train({"training": {"minutes": 0.1}}, run_copy, resume=True)
 
 
@@ -132,7 +133,7 @@ def test_evaluation_settings_are_checked_when_a_run_is_resumed(run_copy: Path):
 )
 def test_settings_that_determine_the_weights_cannot_be_changed(run_copy: Path, changed: dict[str, Any]):
     before = (run_copy / "config.toml").read_bytes()
-    with pytest.raises(ArgumentError, match="cannot be resumed") as caught:
+    with pytest.raises(ArgumentError, match="resumed") as caught:
         train(changed, run_copy, resume=True, change=True)
     assert "--change" not in str(caught.value)
     assert (run_copy / "config.toml").read_bytes() == before
@@ -145,7 +146,7 @@ def test_changed_data_need_change_to_resume(tmp_path: Path):
     for name, line in (("source", "고양이가 잔다\n"), ("target", "the cat sleeps\n")):
         with open(data[name][0], "a", encoding="utf-8") as file:
             file.write(line)
-    with pytest.raises(DataError, match=r"changed.* train(?s:.*)--change"):
+    with pytest.raises(DataError, match=facts("changed", " train", "--change")):
         train({}, run_copy, resume=True)
     assert train({}, run_copy, resume=True, change=True).progress.ended
     assert train({}, run_copy, resume=True).progress.ended
@@ -208,16 +209,16 @@ def test_invalid_init_from_raises(run_copy: Path, tmp_path: Path, data: dict[str
     given = {"data": data}
     with pytest.raises(DataError, match="nowhere"):
         train(given, tmp_path / "new", init_from=tmp_path / "nowhere")
-    with pytest.raises(ArgumentError, match=r"model\.name: 'luong' -> 'transformer'"):
+    with pytest.raises(ArgumentError, match=facts("model.name", "'luong'", "'transformer'")):
         train({**given, "model": {"name": "transformer"}}, tmp_path / "new", init_from=run_copy)
-    with pytest.raises(ArgumentError, match=r"data\.tokenizer: 'word' -> 'bpe'"):
+    with pytest.raises(ArgumentError, match=facts("data.tokenizer", "'word'", "'bpe'")):
         train({"data": {**data, "tokenizer": "bpe"}}, tmp_path / "new", init_from=run_copy)
     shutil.rmtree(last(run_copy).path)
     for path in run_copy.glob("step-*"):
         shutil.rmtree(path)
     for pointer in ("best", "latest"):
         (run_copy / pointer).unlink()
-    with pytest.raises(DataError, match="no checkpoint"):
+    with pytest.raises(DataError, match="checkpoint"):
         train(given, tmp_path / "new", init_from=run_copy)
 
 

@@ -13,6 +13,7 @@ from regard.training.logs.log import Log
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
 from regard.training.settings import Training
+from tests.facts import mentions
 from tests.training.toys import Toy, last, records, trainer
 
 
@@ -81,7 +82,7 @@ def test_last_step_is_logged_before_the_run_returns(tmp_path: Path):
         at = Trainer(task, settings, tmp_path, log=log, clock=clock).run()
         lines = page.getvalue().splitlines()
         log.event("ended", at.ended)
-    assert lines[-2].startswith(f"step {at.step}/") and lines[-1].startswith(f"evaluation at step {at.step}")
+    assert lines[-2].startswith(f"step {at.step}/") and mentions(lines[-1], "evaluation", f"step {at.step}")
     assert page.getvalue().splitlines() == [*lines, at.ended]
 
 

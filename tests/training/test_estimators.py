@@ -13,6 +13,7 @@ from regard.training.estimators import LearnedBaseline, MovingAverage, Reinforce
 from regard.training.hard_selections import HardSelections, hard_selections
 from regard.training.sampled_loss import check_estimator
 from regard.training.settings import BaselineSettings, EstimatorSettings, Section, Training, build
+from tests.facts import facts
 from tests.making import log_likelihood
 
 
@@ -229,7 +230,7 @@ def test_shapes_that_do_not_match_raise():
         Reinforce(samples=3)(drawn_once(), torch.zeros(2))
     with pytest.raises(ArgumentError, match="3 lengths"):
         drawn_once().sums(torch.tensor([1, 2, 3]))
-    with pytest.raises(ArgumentError, match="features is None"):
+    with pytest.raises(ArgumentError, match=facts("features", "None")):
         Reinforce({"name": "learned", "features": 4})(drawn_once(), torch.zeros(2))
     with hard_selections() as drawn:
         regard.attention(torch.randn(2, 3, 4), torch.randn(2, 5, 4), site="here")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from regard.training.logs import log as module
 from regard.training.logs.log import Log, Means
+from tests.facts import mentions
 
 TIMED = ("cuda_memory", "memory", "time", "tokens_per_second")
 """Fields that may differ between two runs of the same calls."""
@@ -89,11 +90,10 @@ def test_total_can_be_set_later():
         clock.now += 2.0
         log.total = 3
         log.step(2, loss=1.0, tokens=10, rate=1e-3)
-    assert lines_of(console) == [
-        "step 1  loss 1.000  perplexity 2.72  learning rate 1.0e-03  812 MiB",
-        "step 2/3  loss 1.000  perplexity 2.72  learning rate 1.0e-03  "
-        "5 target tokens/s  00:00:02 left  812 MiB",
-    ]
+    first, second = lines_of(console)
+    assert mentions(first, "step 1 ", "loss 1.000", "perplexity 2.72", "rate 1.0e-03", "812 MiB")
+    assert mentions(second, "step 2/3 ", "loss 1.000", "5 target", "00:00:02", "812 MiB")
+    assert "target" not in first
 
 
 def test_time_left_of_a_time_budget_is_printed():
@@ -125,10 +125,7 @@ def test_speed_excludes_evaluations_and_time_left_includes_them():
             log.step(step, loss=1.0, tokens=10, rate=1e-3)
             clock.now += 9.0
             log.evaluation(step, {"loss": 1.0})
-    assert lines_of(console)[2] == (
-        "step 2/12  loss 1.000  perplexity 2.72  learning rate 1.0e-03  "
-        "10 target tokens/s  00:01:40 left  812 MiB"
-    )
+    assert mentions(lines_of(console)[2], "step 2/12", "loss 1.000", "10 target", "00:01:40", "812 MiB")
 
 
 def test_records_are_written_every_record_steps(tmp_path: Path):
@@ -163,12 +160,12 @@ def test_evaluations_and_events_are_printed_and_written(tmp_path: Path):
         log.evaluation(1200, scores, best=True, shown=["나는 학생이다"])
         log.evaluation(1400, {"loss": 2.2})
         log.event("saved", "saved at step 1,400", step=1400, folder=Path("runs"))
-    assert lines_of(console) == [
-        "evaluation at step 1,200  loss 2.100  perplexity 8.17  BLEU 31.2  chrF 50.1  aer 14.12  best so far",
-        "나는 학생이다",
-        "evaluation at step 1,400  loss 2.200",
-        "saved at step 1,400",
-    ]
+    first, sample, second, saved = lines_of(console)
+    assert mentions(
+        first, 1_200, "loss 2.100", "perplexity 8.17", "BLEU 31.2", "chrF 50.1", "aer 14.12", "best"
+    )
+    assert sample.split() == ["나는", "학생이다"] and mentions(saved, "saved", 1_400)
+    assert mentions(second, 1_400, "loss 2.200") and "best" not in second
     assert records(path, without=TIMED) == [
         {"kind": "evaluation", "step": 1200, **scores, "best": True},
         {"kind": "evaluation", "step": 1400, "loss": 2.2, "best": False},
@@ -186,8 +183,8 @@ def test_nan_and_infinite_losses_are_written_as_strict_json(tmp_path: Path):
     losses = [each["loss"] for each in records(path)]
     assert losses == ["NaN", "Infinity", "-Infinity", "Infinity", 800.0, "NaN", None]
     assert [float(str(loss)) for loss in losses[1:3]] == [math.inf, -math.inf]
-    assert lines_of(console)[0].startswith("step 1  loss nan  perplexity nan  learning rate nan")
-    assert lines_of(console)[4].startswith("step 5  loss 800.000  perplexity inf")
+    assert mentions(lines_of(console)[0], "step 1 ", "loss nan", "perplexity nan", "rate nan")
+    assert mentions(lines_of(console)[4], "step 5 ", "loss 800.000", "perplexity inf")
 
 
 def train(log: Log, path: Path, steps: range, kept: dict[int, tuple[int, str]] | None = None) -> None:

@@ -20,6 +20,7 @@ from regard.models.luong import Luong
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.gradients import chosen_precision, coarse_products
 from regard.training.task import CarriedState, Loss
+from tests.facts import facts
 from tests.training.toys import Numbers, Toy, bits, last, records, trainer
 
 
@@ -63,9 +64,9 @@ def test_nan_score_is_worse_than_any_other(tmp_path: Path):
 
 
 def test_unknown_metric_raises_and_lists_known_ones(tmp_path: Path):
-    with pytest.raises(UnknownName, match=r"'ter'.*\n.*loss"):
+    with pytest.raises(UnknownName, match=facts("'ter'", "loss")):
         trainer(tmp_path, Toy(), best="ter")
-    with pytest.raises(UnknownName, match=r"'chrf'.*\n.*loss"):
+    with pytest.raises(UnknownName, match=facts("'chrf'", "loss")):
         trainer(tmp_path, Toy(scores=[{"loss": 1.0}]), best="chrf").run()
 
 
@@ -279,7 +280,7 @@ def test_state_of_a_task_is_saved_and_restored(tmp_path: Path):
         "optimizer.safetensors",
         "task.safetensors",
     }
-    with pytest.raises(DataError, match=r"(?s)step-000012.*mean"):
+    with pytest.raises(DataError, match=facts("step-000012", "mean")):
         trainer(tmp_path / "whole").resume()
 
 

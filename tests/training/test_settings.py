@@ -10,6 +10,7 @@ from regard.errors import ArgumentError, DataError, UnknownName
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import Training, build, differences, merged, without_alternatives
 from regard.training.settings_toml import override, read_toml, to_toml
+from tests.facts import facts
 
 DATA = {"data": {"built_in": "korean"}}
 
@@ -103,9 +104,9 @@ def test_override_parses_values_as_toml_or_text():
     sections = override(["a.b=1", "a.c=[1, 2]", "a.d=yes or no", "a.e='1'", "f=true", "a.g="])
     assert sections == {"a": {"b": 1, "c": [1, 2], "d": "yes or no", "e": "1", "g": ""}, "f": True}
     for wrong in ("a.b", "=1", "a..b=1"):
-        with pytest.raises(ArgumentError, match="not a setting"):
+        with pytest.raises(ArgumentError, match="setting"):
             override([wrong])
-    with pytest.raises(ArgumentError, match="has a value already"):
+    with pytest.raises(ArgumentError, match="already"):
         override(["a=1", "a.b=2"])
 
 
@@ -129,10 +130,10 @@ def test_files_that_are_not_toml_raise(tmp_path: Path):
     with pytest.raises(DataError, match=r"none\.toml"):
         read_toml(tmp_path / "none.toml")
     (tmp_path / "a.toml").write_text("rate 5\n")
-    with pytest.raises(DataError, match=r"line 1.*\nhint: .*TOML"):
+    with pytest.raises(DataError, match=facts("line 1", "hint", "TOML")):
         read_toml(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_bytes(b"a = '\xff'\n")
-    with pytest.raises(DataError, match=r"UTF-8 .*byte 6"):
+    with pytest.raises(DataError, match=facts("UTF-8", "byte 6")):
         read_toml(tmp_path / "b.toml")
 
 

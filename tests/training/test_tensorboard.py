@@ -90,7 +90,7 @@ def test_symbolic_link_to_a_folder_is_not_followed(tmp_path: Path):
     console = Console(file=io.StringIO(), width=500)
     with Log(None, console=console, board=tmp_path / "board", record=1, every=100) as log:
         log.step(1, loss=2.5, tokens=1, rate=0.5)
-    assert isinstance(console.file, io.StringIO) and "symbolic link" in console.file.getvalue()
+    assert isinstance(console.file, io.StringIO) and "symbolic" in console.file.getvalue()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

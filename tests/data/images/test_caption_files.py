@@ -12,6 +12,7 @@ import pytest
 from regard.data.images import CaptionedImages, read_captions
 from regard.errors import ArgumentError, DataError, RegardWarning, UnknownName
 from regard.files.untrusted import LIMITS
+from tests.facts import facts
 
 CAPTIONS = {"a.jpg": ("A dog runs .", "A brown dog"), "b.png": ("Two birds .",)}
 
@@ -129,8 +130,9 @@ def test_images_that_no_annotation_names_are_counted(folder: Path):
 
 
 def test_symbolic_link_to_itself_is_skipped(folder: Path):
-    (folder / "loop.jpg").symlink_to("loop.jpg")
-    with pytest.warns(RegardWarning, match=r"loop\.jpg"):
+    loop = folder / "loop.jpg"
+    loop.symlink_to(loop.name)
+    with pytest.warns(RegardWarning, match=facts(loop)):
         images = read_captions(write(folder / "c.json", coco()))
     assert images.names == ("a.jpg", "b.png") and images.uncaptioned == ("c.jpeg",)
 
@@ -140,7 +142,7 @@ def test_several_files(folder: Path):
     second = write(folder / "2.jsonl", json_rows({"image": "b.png", "caption": "Two birds ."}))
     images = read_captions([first, second])
     assert images.names == ("a.jpg", "b.png") and "2.jsonl, line 1" in images.places[1]
-    with pytest.raises(DataError, match=r"3\.jsonl, line 1.*1\.tsv, line 1"):
+    with pytest.raises(DataError, match=facts("3.jsonl", "line 1", "1.tsv", "line 1")):
         third = write(folder / "3.jsonl", json_rows({"image": "./a.jpg", "captions": ["A dog"]}))
         read_captions([first, third])
 
@@ -232,7 +234,7 @@ def test_a_sentence_id_that_occurs_twice(folder: Path):
     content = karpathy()
     for image in content["images"]:
         image["sentences"][0]["sentid"] = 4
-    with pytest.raises(DataError, match=r"image 2, sentence 1.*4"):
+    with pytest.raises(DataError, match=facts("image 2", "sentence 1", 4)):
         read_captions(write(folder / "x.json", content))
 
 
@@ -241,7 +243,7 @@ def test_empty_captions_and_missing_images_can_be_skipped(folder: Path):
     images = read_captions(path, empty="skip", missing="skip")
     assert captions_of(images) == {"a.jpg": ("A dog",)} and images.empty == 2
     assert images.missing == ("z.jpg",) and images.uncaptioned == ("b.png", "c.jpeg")
-    with pytest.raises(DataError, match=r"x\.tsv.*no image is left"):
+    with pytest.raises(DataError, match=facts("x.tsv", "image")):
         read_captions(write(path, "z.jpg\tA cat\n"), missing="skip")
     with pytest.raises(DataError) as caught:
         read_captions(write(path, "y.jpg\tA dog\nz.jpg\tA cat\n"))
@@ -256,9 +258,9 @@ def test_captions_are_normalized(folder: Path):
 def test_splits_that_do_not_exist(folder: Path):
     path = write(folder / "k.json", karpathy())
     assert read_captions(path, split="val").names == ("b.png",)
-    with pytest.raises(DataError, match=r"k\.json.*test(.|\n)*train, val"):
+    with pytest.raises(DataError, match=facts("k.json", "test", "train, ", "val")):
         read_captions(path, split="test")
-    with pytest.raises(DataError, match=r"c\.json.*no splits"):
+    with pytest.raises(DataError, match=facts("c.json", "splits")):
         read_captions(write(folder / "c.json", coco()), split="train")
     with pytest.raises(ArgumentError, match="splits"):
         read_captions(path, split=[])
@@ -274,7 +276,7 @@ def test_formats_by_name(folder: Path):
     for name in ("empty", "missing"):
         with pytest.raises(UnknownName, match=name):
             read_captions(folder / "a", **{name: "ignore"})
-    with pytest.raises(ArgumentError, match="list of files"):
+    with pytest.raises(ArgumentError, match="list"):
         read_captions([])
 
 
@@ -293,11 +295,11 @@ def test_the_size_of_json_files_is_limited(folder: Path, monkeypatch: pytest.Mon
     plain = write(folder / "c.json", coco())
     packed = write(folder / "d.json.gz", json.dumps(coco()) + " " * 10_000)
     monkeypatch.setitem(LIMITS, "captions", 5_000)
-    with pytest.raises(DataError, match=r"d\.json\.gz.*5,000"):
+    with pytest.raises(DataError, match=facts("d.json", 5_000)):
         read_captions(packed)
     monkeypatch.setitem(LIMITS, "captions", 100)
     with pytest.raises(DataError, match=r"c\.json.*100"):
         read_captions(plain)
     (folder / "e.json.gz").write_bytes(gzip.compress(b'{"images": []}')[:-9])
-    with pytest.raises(DataError, match=r"e\.json\.gz"):
+    with pytest.raises(DataError, match=facts("e.json")):
         read_captions(folder / "e.json.gz")

@@ -24,6 +24,7 @@ from regard.data.korean.grammar import Dice, Plan, action, person
 from regard.data.korean.lexicon import ADDED_NAMES, FRAMES, TRAITS, Frame, Noun, Person
 from regard.data.tokenizers.tokenizer import separate_marks
 from regard.errors import ArgumentError, UnknownName
+from tests.facts import facts
 
 
 @pytest.fixture(scope="module")
@@ -261,9 +262,9 @@ def test_marks_are_separated_as_the_corpus_writes_them(train: list[Example]):
 
 
 def test_invalid_arguments_raise():
-    with pytest.raises(UnknownName, match="known: long, test, train, valid"):
+    with pytest.raises(UnknownName, match=facts("known", "long", "test", "train", "valid")):
         korean_english("dev")
-    with pytest.raises(ArgumentError, match="count is -1"):
+    with pytest.raises(ArgumentError, match=facts("count", -1)):
         KoreanEnglish("train", -1, 0)
     assert list(korean_english("train", 0)) == []
 

@@ -32,7 +32,7 @@ def test_update_reads_no_value_on_the_host(optimizer: str):
     update = DeviceUpdate(built, average, torch.device("cpu"), limit=0.5)
     parameters = list(model.parameters())
     before = [each.detach().clone() for each in parameters]
-    with NoReads(), pytest.raises(AssertionError, match="was read"):
+    with NoReads(), pytest.raises(AssertionError, match="read"):
         parameters[0].sum().item()
     for step in (1, 2):
         with NoReads():

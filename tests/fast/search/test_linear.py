@@ -105,7 +105,7 @@ def test_search_with_packed_weights(name: str) -> None:
     replaced = copy.deepcopy(model)
     parent, _, own = output_name.rpartition(".")
     setattr(replaced.get_submodule(parent), own, nn.Sequential(replaced.get_submodule(output_name)))
-    with pytest.warns(RegardWarning, match="replaced layers"):
+    with pytest.warns(RegardWarning, match="layers"):
         search(replaced, batch, how, look=None)
     model.int8_steps = False
     # Weights are read again by the next search.
