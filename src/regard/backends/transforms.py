@@ -84,7 +84,7 @@ def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor
         raise BackendError(
             message(
                 "attention()",
-                "the backends 'blocked' and 'fused' do not support double backward with dropout",
+                "the backend 'fused' does not support double backward with dropout",
                 hint='use backend="reference"',
             )
         )

@@ -183,6 +183,8 @@ def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tup
         raise ArgumentError(
             message(call, f"{name} has {len(numbers)} entries", expected=f"{size}, one per token")
         )
+    if any(not -1 <= number < 2**31 for number in numbers):
+        raise ArgumentError(message(call, f"{name} has an index below -1 or above 2^31"))
     return numbers
 
 
