@@ -208,3 +208,12 @@ def test_a_table_is_not_translated_silently(command, trained, tmp_path):
     (tmp_path / "a.txt").write_text("나는 간다 .\tI go .\n" * 4, encoding="utf-8")
     with pytest.warns(RegardWarning, match="a.txt: each line has 2 columns"):
         assert command("translate", trained, tmp_path / "a.txt").status == 0
+
+
+def test_column_names_in_another_encoding_are_not_unknown_columns(command, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(("원문,번역\n" + "비가 옵니다.,It rains.\n" * 9).encode("cp949"))
+    for option in (("--csv", path), ("--tsv", path)):
+        answer = command("data", "check", *option, "--columns", "원문,번역")
+        assert answer.status == 2 and "CP949" in answer.err and "no column" not in answer.err
+        assert f"{path} --columns 원문,번역 --encoding cp949" in answer.err.replace("'", "")

@@ -15,7 +15,7 @@ from regard.cli.predict import at_once, result_files, write_results
 from regard.data.labelled_text import fields_of_json, text_of_json
 from regard.data.line_io import Lines, given_lines, place_name, say
 from regard.data.read_text import checked_path
-from regard.data.table_formats import Row, column_rows
+from regard.data.table_formats import Row, check_header_encoding, column_rows
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.evaluation.classification import Classification
 from regard.training.command_options import CommandOption
@@ -177,6 +177,7 @@ class Inputs:
         elif len(names) == len(self.fields):
             rows, places = chain([header], rows), list(range(len(names)))
         else:
+            check_header_encoding(checked_path(file), names)
             problem = f"the columns are {printable(', '.join(names))[:200]}"
             hint = "name the columns in line 1, or write the texts to a file of their own, one in each line"
             where = f"{place_name(file)}, line 1"

@@ -15,7 +15,7 @@ from regard.data.line_io import check_standard_input
 from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
-from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header
+from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header, sides_of_run
 
 __all__ = ["checked_files", "chosen_pairs", "pair_stream", "read_choices"]
 
@@ -72,11 +72,11 @@ def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStre
             raise ArgumentError(message("--source and --target", problem, expected=expected))
         check_sides(source, target, None, encoding)
         return LinePairs(source, target, encoding)
+    data = config_of(run).get("data", {})
     if columns == DEFAULT_COLUMNS and tsv:
-        trained = config_of(run).get("data", {}).get("columns")
-        columns = columns_of_header(tsv, trained, encoding) or columns
+        columns = columns_of_header(tsv, data.get("columns"), encoding) or columns
     places, names = two_columns(columns), two_names("--fields", options["fields"])
-    check_first_lines(tsv or (), places, encoding)
+    check_first_lines(tsv or (), places, encoding, sides_of_run(data))
     check_sides(None, None, tsv, encoding)
     return RowPairs.read(tsv, options["jsonl"], places, names, encoding)
 

@@ -52,7 +52,10 @@ HELD_OUT = 1000
 """Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
 
 SAMPLED = 200
-"""Number of source sentences in which swapped_note() counts unknown tokens."""
+"""Number of pairs in which swapped_note() counts tokens."""
+
+SWAPPED = 0.7
+"""If the sides have less than this fraction of their tokens when they are exchanged, they may be swapped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +119,8 @@ class Corpus:
         morphemes = "morpheme" in kinds and "unigram" in kinds
         names = [f"tokenizers: {kinds[0]} for the source, {kinds[1]} for the target"] if morphemes else []
         skipped, cut = self.train.skipped, self.valid.truncated
-        swapped = swapped_note((pair.source for pair in self.split.valid), self.source)
+        valid = ((pair.source, pair.target) for pair in self.split.valid)
+        swapped = swapped_note(valid, self.source, self.target)
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
         return (
             *names,
@@ -126,18 +130,33 @@ class Corpus:
         )
 
 
-def swapped_note(sources: Iterable[str], tokenizer: Tokenizer) -> str:
-    """Return a note that source and target may be swapped, if most source tokens are unknown, else "".
+def swapped_note(pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer) -> str:
+    """Return a note that source and target may be swapped, otherwise "".
 
-    sources: the source sentences. The first SAMPLED are encoded.
-    tokenizer: the tokenizer of the source, which may be that of another run (--init-from).
+    The sides may be swapped if most source tokens are unknown, or if both sides have much fewer tokens with
+    the tokenizer of the other side.
+
+    pairs: sources and targets. The first SAMPLED are encoded.
+    source, target: the tokenizers of the two sides, which may be those of another run (--init-from).
     """
-    tokens = [token for line in islice(sources, SAMPLED) for token in tokenizer.encode(line)]
-    if 2 * sum(token in tokenizer.uncovered for token in tokens) <= len(tokens):
+    sample = list(islice(pairs, SAMPLED))
+    tokens = [token for line, _ in sample for token in source.encode(line)]
+    straight = sum(_token_count(one, source) + _token_count(other, target) for one, other in sample)
+    crossed = sum(_token_count(one, target) + _token_count(other, source) for one, other in sample)
+    unknown = sum(token in source.uncovered for token in tokens)
+    if 2 * unknown <= len(tokens) and crossed >= SWAPPED * straight:
         return ""
     return (
-        "most source words are not in the vocabulary of the model: the files, the columns (--columns 2,1) or "
-        "the languages may be swapped"
+        "most source words are not in the vocabulary of the model: source and target, the columns (--columns "
+        "2,1) or the languages may be swapped"
+    )
+
+
+def _token_count(line: str, tokenizer: Tokenizer) -> int:
+    """Return the number of tokens of a line. Each character of a word with unknown tokens counts as one."""
+    encoded = ((word, tokenizer.encode(word)) for word in line.split())
+    return sum(
+        len(tokens) if tokenizer.uncovered.isdisjoint(tokens) else len(word) for word, tokens in encoded
     )
 
 
