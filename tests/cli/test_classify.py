@@ -171,6 +171,7 @@ def test_csv_files_are_read_by_the_names_of_their_columns(command, run, paired, 
     named = command("classify", run, tmp_path / "rows.csv", "--json")
     texts = [json.loads(line)["texts"][0]["text"] for line in named.lines]
     assert named.status == 0 and len(texts) == 2 and "really" in texts[0] and "pos" not in texts[0]
+    named_lines = command("classify", run, tmp_path / "rows.csv").lines
     (tmp_path / "alone.csv").write_text('"good film, really"\npoor book\n')
     assert len(command("classify", run, tmp_path / "alone.csv").lines) == 2
     (tmp_path / "two.csv").write_text("good film,it is good\n")
@@ -178,6 +179,29 @@ def test_csv_files_are_read_by_the_names_of_their_columns(command, run, paired, 
     (tmp_path / "other.csv").write_text(rows.replace("text", "review"))
     refused = command("classify", run, tmp_path / "other.csv")
     assert refused.status == 2 and "review" in refused.err and "other.csv, line 1" in refused.err
+    for columns in ("review", "2"):
+        chosen = command("classify", run, tmp_path / "other.csv", "--columns", columns)
+        assert chosen.status == 0 and chosen.lines[-2:] == named_lines, chosen.err
+
+
+def test_the_column_of_the_text_is_recommended_as_a_command(command, run, paired, tmp_path):
+    rows = ["review,sentiment", *(f"a film of {i} hours,{'good' if i % 2 else 'bad'}" for i in range(12))]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(rows))
+    refused = command("classify", run, path)
+    assert refused.status == 2 and f"regard classify {run} {path} --columns review" in refused.err
+    assert len(command("classify", run, path, "--columns", "review").lines) == 12
+    (tmp_path / "a.tsv").write_text("good\ta film\nbad\ta book\n")
+    table = command("classify", run, tmp_path / "a.tsv", "--columns", 2)
+    assert table.status == 0 and len(table.lines) == 2
+    for more in (("--columns", "nothing"), ("--columns", "a,b")):
+        assert command("classify", run, path, *more).status == 2
+    assert command("classify", run, "--text", "a", "--columns", 1).status == 2
+    assert command("classify", paired, path, "--columns", "review").status == 2
+    assert command("classify", paired, path, "--columns", "review,sentiment").status == 0
+    path.write_bytes("평,감정\n재미있는 영화였습니다,좋음\n".encode("cp949"))
+    refused = command("classify", run, path)
+    assert refused.status == 2 and f"regard classify {run} {path} --encoding cp949" in refused.err
 
 
 def test_second_is_refused_for_single_texts(command, run):

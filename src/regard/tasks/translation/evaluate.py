@@ -228,8 +228,8 @@ def evaluate_translation(task: type[RunTask], run: ChosenRun | None, options: Ma
     report = evaluate_translator(translator, references, options["output"], html, options["unit"], **scoring)
     bleu, chrf = (each["value"] for each in report.values["scores"][:2])
     best = translator.settings.training.best
-    pairs = zip(references.sources, references.references[0], strict=True)
-    if swapped := swapped_note(pairs, translator.source_tokenizer, translator.target_tokenizer):
+    sides = zip(references.sources, references.references[0], strict=True)
+    if swapped := swapped_note(sides, translator.source_tokenizer, translator.target_tokenizer):
         say(swapped)
     quality = "" if swapped else describe_quality({"bleu": bleu, "chrf": chrf}, best, on="test set")
     values, printed = dict(report.values), list(report.printed or ())
