@@ -204,6 +204,26 @@ def test_the_column_of_the_text_is_recommended_as_a_command(command, run, paired
     assert refused.status == 2 and f"regard classify {run} {path} --encoding cp949" in refused.err
 
 
+def test_columns_of_a_test_file_are_recommended_and_accepted(command, run, tmp_path):
+    path = tmp_path / "semi.csv"
+    path.write_text("Text;Mood\n" + "".join(f"film {i};{('pos', 'neg')[i % 2]}\n" for i in range(12)))
+    for words in (("--test-file", path), (path,)):
+        refused = command("evaluate", run, *words)
+        assert refused.status == 2 and "--columns Mood,Text" in refused.err
+        assert command("evaluate", run, *words, "--columns", "Mood,Text").status == 0
+    refused = command("evaluate", run, "--test-file", tmp_path / "a.txt", "--columns", "Mood,Text")
+    assert refused.status == 2 and "--tsv" in refused.err
+
+
+def test_empty_labels_are_left_out_by_the_printed_option(command, tmp_path):
+    rows = [f"{('pos', 'neg', '')[at % 3]}\tfilm {at}\n" for at in range(12)]
+    (tmp_path / "a.tsv").write_text("".join(rows))
+    train = "train", "--task", "classification", "--tsv", tmp_path / "a.tsv", "--output", tmp_path / "run"
+    refused = command(*train, "--dry-run")
+    assert refused.status == 2 and "--set 'data.ignore=[\"\"]'" in refused.err
+    assert command(*train, "--dry-run", "--set", 'data.ignore=[""]').status == 0
+
+
 def test_second_is_refused_for_single_texts(command, run):
     said = command("classify", run, "--text", "one", "--second", "two")
     assert said.status == 2 and "--second" in said.err

@@ -85,6 +85,24 @@ def test_classes_with_one_training_text_are_noted(tmp_path: Path):
     assert "7 classes" in note and "'rare0'" in note and "a.tsv, line 21" in note and "2 more" in note
 
 
+@pytest.mark.parametrize(
+    ("labels", "facts"),
+    [
+        (["Neg", "neg"], ["'Neg' and 'neg'"]),
+        (["very good", "verygood", "Very good"], ["'Very good' and 'very good' and 'verygood'"]),
+        (["2024-01-02", "2024-01-03"], ["dates", "--columns"]),
+        (list("abcdefgh"), ["8 classes", "--columns"]),
+        (["good", "bad"], []),
+    ],
+)
+def test_odd_labels_are_noted(tmp_path: Path, labels: list[str], facts: list[str]):
+    rows = [(labels[at % len(labels)], f"text {at}") for at in range(20)]
+    names = [written(tmp_path / "a.tsv", rows)]
+    settings = build(ClassificationSettings, {"data": {"train_file": names}}, "test")
+    *_, note = map(str, read_labelled_split(settings.data).notes)
+    assert all(fact in note for fact in facts) if facts else "class  texts" in note
+
+
 BAD_FILES: dict[str, str] = {
     "empty.tsv": "",
     "single.tsv": "pos\tone\npos\ttwo\n",

@@ -13,7 +13,7 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import TOKENS, train_files
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
-__all__ = ["FILE_OPTIONS", "ClassificationSettings", "labelled_columns", "labelled_files"]
+__all__ = ["FILE_OPTIONS", "ClassificationSettings", "has_suffix", "labelled_columns", "labelled_files"]
 
 Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)]
 """A column number, starting at 1, or the name of a column or JSON field."""
@@ -151,7 +151,7 @@ def labelled_columns(option: str, text: str, count: int | None = None) -> dict[s
     return dict(zip(NAMES, map(int, parts) if numbers else parts, strict=False))
 
 
-def _has_suffix(file: str, way: str) -> bool:
+def has_suffix(file: str, way: str) -> bool:
     """Return whether the name of a file implies the format "tsv" or "jsonl"."""
     from regard.data.labelled_text import FORMATS
 
@@ -172,7 +172,7 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
         if options.get(columns) is None:
             continue
         files = [] if "format" in data else list(options.get("train_file") or ())
-        if data.get("format") != way and not (files and all(_has_suffix(file, way) for file in files)):
+        if data.get("format") != way and not (files and all(has_suffix(file, way) for file in files)):
             hint = f"name the files with --{way} instead of --train-file" if files else ""
             raise ArgumentError(message(f"--{columns}", f"it needs --{way}", hint=hint))
         data |= labelled_columns(f"--{columns}", options[columns])
