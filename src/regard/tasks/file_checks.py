@@ -50,6 +50,8 @@ FOREIGN = 4
 SAME = 100
 """Number of lines at the beginning of two files that are compared."""
 
+ENCODING = Setting("read_pairs", "encoding")
+
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "vertical bars"}
 
 DEFAULT = (1, 2)
@@ -71,11 +73,16 @@ def check_text_files(files: Iterable[str | Path], encoding: str | None = None) -
     """Raise DataError if files that are read together are in different encodings, and name the odd ones.
 
     files: the files. Standard input (-), and files that cannot be read, are not checked.
-    encoding: the encoding that the user has named for all files; then nothing is checked.
+    encoding: the encoding that the user has named for all files. If it is not UTF-8, a file that is probably
+        UTF-8 is a warning; the reader of the file raises an error if this is certain.
     """
-    if other_encoding(encoding) is not None:
-        return
     found = {str(file): _encoding(file_start(file)) for file in files}
+    if other_encoding(encoding) is not None:
+        for file in (file for file, name in found.items() if name == "utf-8"):
+            problem = f"the file is probably UTF-8, but it is read as {encoding}"
+            advice = ("convert the other files to UTF-8 with iconv, and remove ", ENCODING)
+            warnings.warn(message(shown(file), problem, hint=advice), RegardWarning, stacklevel=2)
+        return
     kinds = Counter(name for name in found.values() if name)
     if len(kinds) < 2:
         return
