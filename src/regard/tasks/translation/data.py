@@ -51,6 +51,9 @@ VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 HELD_OUT = 1000
 """Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
 
+MOST_HELD_OUT = 0.2
+"""If pairs with the same source are more than this fraction of all, none are held out: it is an error."""
+
 SAMPLED = 200
 """Number of pairs in which swapped_note() counts tokens."""
 
@@ -207,7 +210,13 @@ def read_split(data: Data) -> Split:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
         train, valid = held
-        notes.append(str(held))
+        if len(valid) > max(count, MOST_HELD_OUT * len(whole)):
+            sources = len({pair.source for pair in whole})
+            problem = f"the {len(whole):,} pairs have {sources:,} different sources, and pairs with the same "
+            problem += f"source are held out together: {len(valid):,}, instead of {count:,}"
+            hint = "for labelled texts, use --task classification; otherwise name validation files"
+            raise DataError(message(whole.name, problem, hint=hint))
+        notes.append(f"{held}{'; for labels, see also --task classification' if held.why else ''}")
     aligned = None if links is None else [links[pair.number - 1] for pair in train]
     return Split(train, valid, tuple(notes), aligned)
 
