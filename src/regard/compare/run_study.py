@@ -30,11 +30,12 @@ from regard.compare.study import (
     summary,
 )
 from regard.compare.study_context import Options, StudyContext
-from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
 from regard.runs.seed_folders import seed_folder, seeds_of
 from regard.tasks.task_table import TASKS, find_task
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.logs.live_table import metric_title
 from regard.training.settings import differences as settings_differences
 
@@ -99,13 +100,20 @@ def _by_length(context: StudyContext, runs: Sequence[Run]) -> tuple[StudyResult,
         means = {of: sum(row[of] for row in own) / len(own) for of in ("bleu", "exact")}
         rows.append(place | means)
     where = f"{context.sentences.name}, greedy search, {_seeds(rows)}"
-    score = metric_title(metric)
+    score, changes = metric_title(metric), _changes(runs)
+    total, used = len(context.sentences.pairs), sum(map(len, context.bins.values()))
+    left_out = f"; {total - used:,} pairs are left out (--sentences)" if used < total else ""
+    notes = (
+        f"the scores are means over the classes of source length: {used:,} {where}, last checkpoint of each "
+        f"run{left_out}",
+        *_data_note(changes, "and all are measured on the same sentences, which some may have trained on"),
+    )
     caption = f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}."
     lines = lines_of(classes, "model", "length", metric)
     parts: list[Part] = [
         Table("runs", f"BLEU and exact match by source length in {unit}: {where}.", classes),
         _summary_table(rows, ("bleu", "exact"), where),
-        Table("settings", "Settings that differ.", _changes(runs)),
+        Table("settings", "Settings that differ.", changes),
         line_figure("runs", caption, lines, (f"source length ({unit})", score)),
         *_verdicts(rows, metric, f"mean {score}"),
     ]
@@ -113,7 +121,7 @@ def _by_length(context: StudyContext, runs: Sequence[Run]) -> tuple[StudyResult,
         f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
         f"of each run, on {context.device}"
     )
-    return StudyResult("runs", "Comparison of trained runs", parts), about
+    return StudyResult("runs", "Comparison of trained runs", parts, notes), about
 
 
 def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]:
@@ -125,6 +133,10 @@ def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]
         if best is None or metric not in best:
             problem = f"this run has no evaluation with the score {metric!r}"
             hint = "train it until its first evaluation, or set the same training.best for all runs"
+            if facts.averaged is not None:
+                problem = "a mean of checkpoints has no scores, because it was not evaluated"
+                both = [f"regard evaluate {shell_word(each.folder)} FILES" for each in (runs[0], run)]
+                hint = f"evaluate the runs on the same files: {'; '.join(both)}"
             raise DataError(message(shown(facts.folder), problem, hint=hint))
         place = {"model": run.label, "seed": run.seed, "step": best["step"]}
         rows.append({**place, "parameters": facts.parameters, **best})
@@ -133,8 +145,8 @@ def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]
     for row in scores.rows:
         row["better"] = task.metrics[row["score"]]
     changes = _changes(runs)
-    data = any(str(row["setting"]).startswith("data.") for row in changes)
-    note = "The runs have different settings [data], so their validation data may differ too."
+    data = _data_note(changes, "so their validation data may differ too")
+    notes = (f"the scores are of the {where}", *data)
     parts: list[Part] = [
         Table("runs", f"Scores of runs of the task {name}: {where}.", rows),
         scores,
@@ -143,7 +155,13 @@ def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]
         *_verdicts(rows, metric, metric, task.metrics.get(metric) == "lower"),
     ]
     about = f"Runs of the task {name}, compared by the scores that they have stored,"
-    return StudyResult("runs", f"Comparison of trained runs: {name}", parts, (note,) * data), about
+    return StudyResult("runs", f"Comparison of trained runs: {name}", parts, notes), about
+
+
+def _data_note(changes: Sequence[Row], then: str) -> tuple[str, ...]:
+    """Return a note if runs have different settings [data]: "The runs have different ..., {then}."."""
+    differ = any(str(row["setting"]).startswith("data.") for row in changes)
+    return (f"The runs have different settings [data], {then}.",) * differ
 
 
 def _summary_table(rows: Sequence[Row], scores: Sequence[str], where: str) -> Table:
@@ -156,7 +174,7 @@ def _seeds(rows: Sequence[Row]) -> str:
 
 
 def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) -> Iterator[Verdict]:
-    """Judge, for each other model, the claim that it is better than the first one.
+    """Judge, for each model but the first, the claim that the better one of it and the first one is better.
 
     Runs with the same seed are paired. If the models have no seed in common, they are paired in order.
     """
@@ -168,7 +186,10 @@ def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) 
         if not values:
             both = [[row[metric] for row in rows if row["model"] == model] for model in sides]
             values = [a - b for a, b in zip(*both, strict=False)]
-        text = f"{other} is better than {first}, by {what} ({better} is better)."
+        one, two = other, first
+        if sum(values) < 0:
+            sides, values, one, two = sides[::-1], [-value for value in values], first, other
+        text = f"{one} is better than {two}, by {what} ({better} is better)."
         claim = Claim(f"{other} against {first}", text)
         yield judge(claim, values, f"{what} of {sides[0]} minus {what} of {sides[1]}")
 
@@ -194,6 +215,7 @@ def _runs_of(places: Sequence[Path]) -> list[Run]:
     for place in places:
         config, seeds = config_of(place), seeds_of(place)
         kept = {name: value for name, value in config.items() if name not in ("seed", "seeds")}
+        kept["averaged"] = [each.state.get("averaged") for each in Checkpoints(place).all()[-1:]]
         key = json.dumps(kept, sort_keys=True, default=str)
         model = models.setdefault(key, Variant(shown(place)))
         for seed in [config.get("seed", 0)] if seeds is None else seeds:
