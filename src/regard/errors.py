@@ -391,14 +391,24 @@ def similar_path(path: str | os.PathLike[str], *, folder: bool = False) -> str:
     ...     similar_path(pathlib.Path(place, "문장csv")).removeprefix(f"did you mean {place}/")
     '문장.csv?'
     """
-    parent, name = os.path.split(os.path.normpath(path))
+    close = _similar(os.path.normpath(path), folder)
+    return f"did you mean {shown(close)}?" if close else ""
+
+
+def _similar(path: str, folder: bool) -> str:
+    """Return the path of a file, or a folder, with a similar name, maybe in a folder with a similar name."""
+    parent, name = os.path.split(path)
+    if parent and parent != path and not os.path.isdir(parent):
+        parent = _similar(parent, True)
+        if not parent:
+            return ""
     try:
         with os.scandir(parent or os.curdir) as entries:
             names = [each.name for each in entries if (each.is_dir() if folder else each.is_file())]
     except (OSError, ValueError):
         return ""
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {shown(os.path.join(parent, close[0]))}?" if close else ""
+    return os.path.join(parent, close[0]) if close else ""
 
 
 def shell_word(path: str | os.PathLike[str]) -> str:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from regard.cli.open_runs import open_task
+from regard.cli.open_runs import open_task, task_in_regard
 from regard.cli.options import OF_RUN, RUN, batch_tokens, but, command
 from regard.cli.predict import at_once, result_files, write_results
 from regard.data.labelled_text import fields_of_json, likely_columns, text_of_json
@@ -95,6 +95,7 @@ def classify(
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
     written = result_files(options, "line")
+    task_in_regard(run, "classification")  # raises DataError if it is not a run folder
     lines = given_lines(files, text, encoding=options["encoding"], tables=True)
     classifier = open_task("classification", run, options, tokens_per_batch=options["batch_tokens"])
     if options["draw"] and classifier.model.pool_site is None:
