@@ -32,6 +32,13 @@ def test_the_error_prints_the_command_with_the_encoding(command, files):
     assert answer.status == 2 and "cp949" in answer.err
 
 
+def test_different_numbers_of_files_name_the_options(command, files):
+    for name in ("check", "split"):
+        more = () if name == "check" else ("--output", files[1].parent / "out")
+        answer = command("data", name, *files, "--source", files[1], *more)
+        assert answer.status == 2 and "--source and --target: 2 source files" in answer.err
+
+
 def test_the_printed_command_replaces_a_wrong_encoding(command, files):
     for given in (("--encoding", "utf-16"), ("--encoding=utf-16",)):
         answer = command("data", "check", *given, *files)

@@ -31,6 +31,10 @@ def checked_files(options: Mapping[str, Any], command: str) -> list[str]:
     source, target, tsv, jsonl = (options[name] or [] for name in ("source", "target", "tsv", "jsonl"))
     files, kinds = [*source, *target, *tsv, *jsonl], sum(map(bool, (source or target, tsv, jsonl)))
     if kinds == 1 and bool(source) == bool(target):
+        if len(source) != len(target):
+            problem = f"{len(source)} source files and {len(target)} target files"
+            expected = "one target file for each source file, in the same order"
+            raise ArgumentError(message("--source and --target", problem, expected=expected))
         return files
     problem = "more than one kind of files is named, or the source or the target is missing"
     problem = problem if files else "no files of pairs are named"
@@ -66,10 +70,6 @@ def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStre
     encoding, columns = options["encoding"], options["columns"]
     if source and target:
         check_standard_input(*source, *target)
-        if len(source) != len(target):
-            problem = f"{len(source)} source files and {len(target)} target files"
-            expected = "one target file for each source file, in the same order"
-            raise ArgumentError(message("--source and --target", problem, expected=expected))
         check_sides(source, target, None, encoding)
         return LinePairs(source, target, encoding)
     data = config_of(run).get("data", {})

@@ -295,7 +295,8 @@ def csv_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            cells, reason = None, f"not valid CSV: {error}"
+            cells = None
+            reason = f'not valid CSV: {error}; in a cell in quotes, each quote is written twice: "a ""b"" c"'
             if "unexpected end" in str(error):
                 reason = 'not valid CSV: a quote (") in this line is not closed before the file ends'
         else:

@@ -26,7 +26,7 @@ from regard.data.batch import Batch
 from regard.data.data_report import Report
 from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
-from regard.errors import DataError, Setting, UnknownName, message
+from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.tasks.file_checks import check_first_lines, check_sides
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
@@ -193,7 +193,8 @@ def read_split(data: Data) -> Split:
     if data.built_in is not None:
         return _built_in(data)
     choices = _choices(data)
-    whole = read_pairs(**_places(data, "", choices))
+    with naming_place("--source and --target" if data.source else "the files of [data]"):
+        whole = read_pairs(**_places(data, "", choices))
     report = _accepted(whole)
     notes: list[str | Report] = [report]
     links: list[Links] | None = None
