@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import regard
 from regard.backends import BACKENDS
+from regard.checking import check
 from tests.making import MASKS, make_score, parameters, randn, takers
 
 EVERYTHING = regard.Look(weights=True, rows=(0,), top=2, alignment=True, entropy=True, mass=True)
@@ -299,11 +300,11 @@ def test_read_computes_the_weighted_sum():
 def test_explain_names_the_backend_that_runs():
     x = torch.randn(2, 5, 4)
     found = regard.explain(x, x, mask=regard.causal(), look=regard.Look(entropy=True))
-    assert (found.backend, found.looking) == ("sdpa-cpu", "materialised")
+    assert (found.backend, found.looking) == ("sdpa-cpu", "blocked")
     assert regard.explain(x, x).looking is None
     assert set(found.refused) <= set(BACKENDS) and "sdpa-cpu" not in found.refused
     text = str(found)
-    assert text.startswith("backend: sdpa-cpu (") and text.split("\n")[-1].startswith("looking: materialised")
+    assert text.startswith("backend: sdpa-cpu (") and text.split("\n")[-1].startswith("looking: blocked")
     for name in BACKENDS:
         assert sum(line[3:].startswith(f"{name} ") for line in text.split("\n")) == 1
     assert regard.explain(x, x, score=regard.Additive(4, 4)).backend == "blocked"
@@ -333,3 +334,12 @@ def test_a_bias_with_three_dimensions_is_ambiguous():
     x = torch.zeros(2, 4, 6, 8)
     with pytest.raises(regard.ArgumentError, match=r"ambiguous(.|\n)*bias\[None\]"):
         regard.attention(x, x, bias=torch.zeros(4, 6, 6))
+
+
+def test_the_tensors_of_a_detached_call_have_no_gradient():
+    tensors = [torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(3, 3, requires_grad=True)
+    call = check(*tensors, score=regard.Dot(), select=regard.Soft(), bias=bias)
+    own = call.detached()
+    assert call.trains and not own.trains
+    assert not any(each.requires_grad for each in (own.query, own.key, own.value, own.bias))

@@ -61,11 +61,15 @@ def found_by(seen: regard.Attended) -> dict[str, Tensor]:
     return fields
 
 
-@pytest.fixture(params=PASSES)
+@pytest.fixture(params=[*PASSES, "at once"])
 def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the looks that this pass computes; with small blocks, so that there are several."""
-    if request.param == "materialised":
+    if request.param == "at once":  # as on a CPU by default
         return EVERYTHING
+    if request.param == "materialised":
+        monkeypatch.setattr("regard.looking.choose_pass", lambda call, look: "materialised")
+        return EVERYTHING
+    monkeypatch.setattr("regard.looking.blockwise.AT_ONCE", 0)
     monkeypatch.setattr("regard.looking.SMALL", 0)
     monkeypatch.setattr("regard.blocks.ROWS", 2)
     monkeypatch.setattr("regard.blocks.AT_ONCE", 1)

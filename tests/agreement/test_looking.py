@@ -71,9 +71,15 @@ def assert_looks_agree(case: Case, device: str, name: str = "blocked") -> dict[s
     return {look: step * max(1.0, size) / size for look, size in sizes.items() if size}
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_looks_without_blocks_agree(case: Case):
+    assert_looks_agree(case, "cpu")
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(blockwise, "AT_ONCE", 0)
     monkeypatch.setattr(blocks, "AT_ONCE", 1 << 9)
     monkeypatch.setattr(blocks, "ROWS", 48)
     assert_looks_agree(case, device)

@@ -15,7 +15,8 @@ from tests.agreement.test_backends import assert_case_agrees
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(blocked, "FEW", 0)
-    monkeypatch.setattr(blocked, "MOST_SCORES", 0)
+    monkeypatch.setattr(blocked, "FEW_OF_ONE_QUERY", 0)
+    monkeypatch.setattr(blocked, "MOST_SCORES", 1 << 9)
     monkeypatch.setattr(rows, "ROWS", 16)
     monkeypatch.setattr(rows, "FEWEST_SCORES", 0)
     monkeypatch.setattr(blocks, "AT_ONCE", 1 << 9)

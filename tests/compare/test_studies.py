@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from regard.compare import comparison
 from regard.compare.comparison import QUICK_STUDIES, STUDIES
 from regard.compare.figures import missing_characters, png_of_figure, svg_of_figure
 from regard.compare.length_bins import SentenceSet
 from regard.compare.score_study import saturation
-from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, Run, Series, Variant
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, Run, Series, Study, Variant
 from regard.compare.study_context import Options, StudyContext
+from regard.errors import DataError
 from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import EstimatorSettings, build, merged
@@ -155,3 +157,13 @@ def test_characters_without_a_font_are_replaced_without_warnings(kind):
     figure = Figure("runs", "Runs.", "Two runs.", [series], kind, x="x", y=f"y {unknown}", marks={0.5: "가"})
     assert unknown in missing_characters([figure])
     assert svg_of_figure(figure).startswith(b"<?xml") and png_of_figure(figure).startswith(b"\x89PNG")
+
+
+def test_a_study_that_fails_says_so_and_becomes_a_note(tmp_path: Path):
+    def fail(options):
+        raise DataError("runs/x: no such file")
+
+    said = list[str]()
+    context = StudyContext(Options(), tmp_path, said.append)
+    result = comparison._measured(Study("failing", "A study that fails", variants=fail), context)
+    assert "failing" in said[-1] and "runs/x" in said[-1] and "runs/x" in result.notes[0]

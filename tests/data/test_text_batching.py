@@ -253,3 +253,6 @@ def test_a_window_longer_than_a_stream_raises_with_the_numbers():
         StreamBatches(text, window=6, streams=2, world=2)
     with pytest.raises(DataError, match=r"file\.txt: .*11 tokens for each of 2 processes"):
         WindowBatches(text, window=11, world=2)
+    for processes, remedy in ((2, "window"), (21, "processes")):
+        with pytest.raises(DataError, match=rf"hint: use .*{remedy}"):
+            WindowBatches(text, window=11, world=processes)

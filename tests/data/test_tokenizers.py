@@ -421,3 +421,11 @@ def test_the_path_of_a_tokenizer_may_be_bytes(tmp_path: Path):
     assert load_tokenizer(place).fingerprint == tokenizer.fingerprint
     with pytest.raises(DataError, match="nowhere"):
         load_tokenizer(b"nowhere")
+
+
+def test_a_path_of_the_user_may_be_a_link(tmp_path: Path):
+    TRAINED["word"].save(tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert load_tokenizer(tmp_path / "link").fingerprint == TRAINED["word"].fingerprint
+    with pytest.raises(DataError, match="link"):
+        load_tokenizer(tmp_path / "link", links=False)

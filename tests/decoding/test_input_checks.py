@@ -6,8 +6,8 @@ import pytest
 
 import regard
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator
-from regard.decoding.input_checks import SEARCH_KEYWORDS
-from regard.errors import UnknownName
+from regard.decoding.input_checks import SEARCH_KEYWORDS, checked_lines
+from regard.errors import ArgumentError, UnknownName
 from tests.decoding.toys import Looking, Spaced
 
 PARTS = (Looking(size=11), Spaced(11), Spaced(11))
@@ -59,3 +59,9 @@ def test_bytes_are_not_a_list_of_lines():
     with pytest.raises(regard.ArgumentError, match="bytes") as caught:
         Translator(*PARTS).translate(b"hi")  # type: ignore[call-overload]
     assert "decode" in str(caught.value)
+
+
+def test_lines_are_returned_with_valid_unicode():
+    assert checked_lines("translate()", ["a", "\ud83d\ude00", "\ud83d."]) == ["a", "\U0001f600", "\ufffd."]
+    with pytest.raises(ArgumentError, match=r"line 4 .*int"):
+        checked_lines("translate()", ["a", 1], first=2)

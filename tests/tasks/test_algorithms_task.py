@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +121,16 @@ def test_baselines(tmp_path: Path, name: str):
         regard.load(folder, slots=9)
 
 
-def test_evaluate(run: Path):
-    chosen = ChosenRun(run, device="cpu")
+def test_evaluate(run: Path, monkeypatch: pytest.MonkeyPatch):
+    chosen, shown = ChosenRun(run, device="cpu"), list[int]()
+
+    @contextmanager
+    def advancing(name: str, total: int) -> Iterator[Callable[[int], None]]:
+        yield shown.append
+
+    monkeypatch.setattr("regard.tasks.algorithms.task.advancing", advancing)
+    report = AlgorithmsTask.evaluate_run(chosen, {**OPTIONS, "lengths": "2, 3", "slots": 9})
+    assert shown == [1, 2]
     report = AlgorithmsTask.evaluate_run(chosen, OPTIONS)
     assert [each["sizes"] for each in report.values["sizes"]] == ["training lengths", "length 3"]
     assert report.values["notes"] and math.isfinite(report.to_dict()["bits"])

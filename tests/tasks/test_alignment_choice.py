@@ -12,6 +12,7 @@ from regard.errors import ArgumentError, DataError
 from regard.evaluation import Links
 from regard.models import build_model
 from regard.tasks.translation.alignment import (
+    aligned_at,
     choose_by_agreement,
     choose_by_links,
     join_directions,
@@ -111,3 +112,11 @@ def test_links_past_the_end_of_a_truncated_direction_have_half_the_weight():
     backward = align(torch.tensor([[1.0]]), [0], [0])
     joined = join_directions(forward, backward, "grow-diag-final-and")
     assert joined == [(0, 0, pytest.approx(0.9)), (1, 1, pytest.approx(0.3))]
+
+
+def test_a_scored_pair_is_aligned_at_another_site_or_head():
+    scored = translator("transformer").score("x5 x6 x7", "x8 x9 x10")
+    for site, head in (("decoder.1.cross", None), ("decoder.0.cross", 1)):
+        moved = aligned_at(scored, site, head)
+        assert (moved.aligned_at.site, moved.aligned_at.head) == (site, head)
+        assert torch.equal(moved.alignment.matrix, scored.align(site, head=head).matrix)

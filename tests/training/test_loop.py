@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -285,3 +286,10 @@ def test_state_of_a_task_is_saved_and_restored(tmp_path: Path):
 def test_task_without_state_writes_no_file_for_it(tmp_path: Path):
     trainer(tmp_path).run()
     assert set(bits(tmp_path)) == {"weights.safetensors", "optimizer.safetensors"}
+
+
+def test_each_step_checks_that_the_run_folder_is_where_it_was(tmp_path: Path):
+    run, checked = trainer(tmp_path, steps=5, evaluate_every=5), list[int]()
+    run.lock = SimpleNamespace(check=lambda: checked.append(run.progress.step))
+    run.run()
+    assert set(range(1, 6)) <= set(checked)

@@ -147,7 +147,7 @@ def _additive(
     vector, dims = score.mixing_vector(), query.dim()
     if vector is None or not query.dtype is key.dtype is vector.dtype is value.dtype:
         return None
-    if query.numel() * key.shape[-2] > blocked.FEW:
+    if not blocked.few(query.shape[-2], query.numel() * key.shape[-2]):
         return None
     if dims == 2:
         query, key, value = query[None], key[None], value[None]

@@ -8,6 +8,7 @@ them back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +17,9 @@ from regard.call import Call
 from regard.masks.mask import Tile
 
 __all__ = [
-    "add_additive_gradients",
-    "additive_scores",
     "at_once",
     "column_blocks",
     "row_blocks",
-    "softcap_slope",
     "tile_scores",
 ]
 
@@ -46,6 +44,31 @@ def at_once(count: int, device: torch.device) -> int:
 
 def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
     """Return the additive scores v . tanh(q + k), (B, H, T, S), without allocating all T x S x A values."""
+    scores: Tensor = _AdditiveScores.apply(query_BHTA.contiguous(), key_BHSA.contiguous(), vector_HA)
+    return scores
+
+
+class _AdditiveScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
+        ctx.save_for_backward(query_BHTA, key_BHSA, vector_HA)
+        return _additive_scores(query_BHTA, key_BHSA, vector_HA)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_BHTS: Tensor) -> tuple[Tensor | None, ...]:
+        query_BHTA, key_BHSA, vector_HA = tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():  # backward(create_graph=True), for a double backward
+            hidden_BHTSA = torch.tanh(query_BHTA[:, :, :, None] + key_BHSA[:, :, None])
+            scores_BHTS = (hidden_BHTSA * vector_HA[:, None, None]).sum(-1)
+            learned = [each for each in tensors if each.requires_grad]
+            found = iter(torch.autograd.grad(scores_BHTS, learned, gradient_BHTS, create_graph=True))
+            return tuple(next(found) if each.requires_grad else None for each in tensors)
+        dquery, dkey, dvector = map(torch.zeros_like, tensors)
+        _add_additive_gradients(query_BHTA, key_BHSA, gradient_BHTS, dquery, dkey, dvector)
+        return dquery.mul_(vector_HA[:, None]), dkey.mul_(vector_HA[:, None]), dvector
+
+
+def _additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
     scores_BHTS = query_BHTA.new_empty(*query_BHTA.shape[:3], key_BHSA.shape[2])
     for query_NTA, key_NSA, vector_A, scores_NTS in _by_vector(query_BHTA, key_BHSA, vector_HA, scores_BHTS):
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
@@ -53,7 +76,7 @@ def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> 
     return scores_BHTS
 
 
-def add_additive_gradients(
+def _add_additive_gradients(
     query_BHTA: Tensor,
     key_BHSA: Tensor,
     gradient_BHTS: Tensor,
@@ -172,12 +195,6 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
     if call.mask.parts:
         scores = torch.where(call.mask.tile(tile), scores, -torch.inf)
     return scores
-
-
-def softcap_slope(call: Call, query_BHTD: Tensor, key_BHSD: Tensor) -> Tensor:
-    """Return the derivative of the capped scores by the scores, 1 - tanh(score / softcap)^2, for one tile."""
-    assert call.softcap is not None
-    return 1 - torch.tanh(_compared(call, query_BHTD, key_BHSD) / call.softcap).square()
 
 
 def _compared(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, temperature: float = 1.0) -> Tensor:

@@ -1,8 +1,8 @@
 """Looking: a second pass after the forward pass, which computes what a Look requests (weights, entropy, ...).
 
 The second pass does not change output or lse. look_at() uses the first entry of PASSES that supports the
-Look, with one exception: `blocked` is not used if the matrix of weights is small. Computing the whole matrix
-is faster then.
+Look, with one exception: on a GPU, `blocked` is not used if the matrix of weights is small. Computing the
+whole matrix is faster then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from regard.looking import materialised
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
 SMALL = 1 << 20
-"""If there are at most this many weights (B H T S), computing them all at once is faster than in blocks."""
+"""If there are at most this many weights (B H T S), a GPU computes them faster all at once than in blocks."""
 
 
 def _blockwise() -> Any:
@@ -73,9 +73,7 @@ PASSES: dict[str, Pass] = {
 def choose_pass(call: Call, look: Look) -> str:
     """Return the key of PASSES for the looking pass that computes what `look` requests for this call."""
     batch, heads, queries, keys = call.sizes
-    small = batch * heads * queries * keys <= SMALL
-    if small and call.query.device.type == "cpu":
-        return "materialised"
+    small = batch * heads * queries * keys <= SMALL and call.query.device.type != "cpu"
     passes = (name for name in PASSES if name != "blocked" or not small)
     return next(name for name in passes if not PASSES[name].reasons(call, look))
 
