@@ -99,8 +99,9 @@ def test_odd_labels_are_noted(tmp_path: Path, labels: list[str], facts: list[str
     rows = [(labels[at % len(labels)], f"text {at}") for at in range(20)]
     names = [written(tmp_path / "a.tsv", rows)]
     settings = build(ClassificationSettings, {"data": {"train_file": names}}, "test")
-    *_, note = map(str, read_labelled_split(settings.data).notes)
-    assert all(fact in note for fact in facts) if facts else "class  texts" in note
+    *notes, few = map(str, read_labelled_split(settings.data).notes)
+    assert "few texts: 1" in few
+    assert all(fact in notes[-1] for fact in facts) if facts else "class  texts" in notes[-1]
 
 
 BAD_FILES: dict[str, str] = {

@@ -45,6 +45,9 @@ LISTED = 5
 """Maximum number of classes in the log message about classes with only one training text."""
 
 
+FEW_TEXTS = 100
+"""With fewer training texts, a log message says that more are needed."""
+
 MANY_LABELS = 0.3
 """A log message asks for the column of the labels if there are more classes than this share of the texts."""
 
@@ -75,7 +78,7 @@ class LabelledSplit(Split[LabelledTexts]):
             f"{len(self.train):,} training {unit}, {len(self.valid):,} validation {unit}{held}; {majority}",
             train,
             *_single_texts(self.train),
-            *_odd_labels(self.train, self.labels),
+            *_odd_data(self.train, self.labels),
         )
 
 
@@ -212,8 +215,8 @@ def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
     return (f"{len(rows):,} classes have only one training text: {listed}{more}",)
 
 
-def _odd_labels(train: LabelledTexts, labels: Labels) -> Iterator[str]:
-    """Yield log messages about labels that differ only in case or white space, that are dates, or many."""
+def _odd_data(train: LabelledTexts, labels: Labels) -> Iterator[str]:
+    """Yield log messages about few texts, and labels that are many, or dates, or differ only in case."""
     spelled: dict[str, list[str]] = {}
     for label in labels:
         spelled.setdefault("".join(label.lower().split()), []).append(repr(printable(label)[:80]))
@@ -224,6 +227,8 @@ def _odd_labels(train: LabelledTexts, labels: Labels) -> Iterator[str]:
         yield "all labels are dates: are the columns of label and text right? (--columns)"
     elif len(train) >= MANY and len(labels) > MANY_LABELS * len(train):
         yield f"{len(labels):,} classes for {len(train):,} texts: is it the column of the labels? (--columns)"
+    if len(train) < FEW_TEXTS:
+        yield f"few texts: {len(train):,} to train on. More texts help, and longer training does not"
 
 
 def check_files(data: ClassificationData) -> None:
