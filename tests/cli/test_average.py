@@ -56,6 +56,8 @@ def test_mean_is_compared_with_its_run_or_the_command_is_named(command, trained,
     assert command("average", text.folder, "--last", 2, "--output", mean).status == 0
     answer = command("compare", text.folder, mean, *few[-2:])
     assert answer.status == 2 and f"regard evaluate {mean} FILES" in answer.err
+    assert command("average", text.folder, "--steps", "best", "--output", tmp_path / "one").status == 0
+    assert command("compare", text.folder, tmp_path / "one", *few[-2:]).status == 0
 
 
 def test_average_of_named_steps(command, trained, tmp_path):

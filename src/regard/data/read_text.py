@@ -37,6 +37,7 @@ from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting
 
 __all__ = [
     "Marks",
+    "START",
     "Raw",
     "check_likely_encoding",
     "check_start",

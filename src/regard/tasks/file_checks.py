@@ -15,7 +15,7 @@ from typing import Any
 
 from regard.data.column_names import is_column_name
 from regard.data.line_io import STANDARD
-from regard.data.read_text import checked_path, read_blocks
+from regard.data.read_text import START, checked_path, read_blocks
 from regard.data.table_formats import (
     COLUMNS,
     check_plain_text,
@@ -25,7 +25,7 @@ from regard.data.table_formats import (
     rename_command,
     text_start,
 )
-from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
+from regard.data.text_encoding import TITLES, is_utf_8_text, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 
 __all__ = [
@@ -78,7 +78,9 @@ def check_text_files(files: Iterable[str | Path], encoding: str | None = None) -
     """
     found = {str(file): _encoding(file_start(file)) for file in files}
     if other_encoding(encoding) is not None:
-        for file in (file for file, name in found.items() if name == "utf-8"):
+        probable = [file for file, name in found.items() if name == "utf-8"]
+        certain = [file for file in probable if is_utf_8_text(file_start(file)[:START], str(encoding))]
+        for file in () if certain else probable:
             problem = f"the file is probably UTF-8, but it is read as {encoding}"
             advice = ("convert the other files to UTF-8 with iconv, and remove ", ENCODING)
             warnings.warn(message(shown(file), problem, hint=advice), RegardWarning, stacklevel=2)
