@@ -44,7 +44,6 @@ THRESHOLD = 0.9
 ACCEPTED = {
     "src/regard/backends/fused.py _load: True -> False": "torch.compile needs any constant; nobody reads it",
     "src/regard/compare/layer_costs.py median_seconds: _wait(device) -> pass": "waits for a GPU only",
-    "src/regard/data/misaligned_pairs.py _look_parallel: 0 -> 1": "any seed serves: it only repeats an order",
     "src/regard/kernels/looking/top.py inner_top_kernel: 3 -> 4": "equivalent: part 3 has no keys",
 }
 """Why a mutant may survive, by what --list prints of it."""

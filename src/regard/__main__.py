@@ -52,7 +52,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
         importing = importing or frame.f_code.co_filename == "<frozen importlib._bootstrap>"
-        command = module.startswith("regard.cli.") and module != "regard.cli.lazy_commands"
+        command = module.startswith("regard.cli.")
         in_command = in_command or (command and function != "<module>")
         frame = frame.f_back
     if not in_command or (importing and _starting()):

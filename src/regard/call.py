@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from regard.look import Look
-from regard.masks.mask import Mask, Tile, are_bounded, cleaned, whole_tile
+from regard.masks.mask import Mask, Tile, are_bounded, cleaned, readable, whole_tile
 from regard.positions import Bias
 from regard.select import Select, Soft
 
-__all__ = ["Call", "Forward"]
+__all__ = ["Call", "Forward", "divided"]
 
 
 class Forward(NamedTuple):
@@ -164,3 +164,45 @@ class Call:
         if isinstance(self.bias, Tensor):
             return tile.take(self.bias)
         return self.bias.tile(query_BHTD, tile)
+
+    def added(self, query: Tensor, tile: Tile, mask: Mask) -> tuple[Tensor | None, Tensor | None]:
+        """Combine mask and bias of a tile into one tensor; return it, and which queries see a key.
+
+        The first tensor is added to the scores: it broadcasts to (B, H, T, S) and is -inf where masked. The
+        second broadcasts to (B, H, T) and is True if the query sees at least one key. Both are None if there
+        is no mask and no bias. The second is None too if every query is known to see a key.
+
+        query: the queries of the tile.
+        mask: the mask of the call, without the parts that the kernel applies itself.
+        """
+        if not mask.parts and self.bias is None:
+            return None, None
+        dtype = self.query.dtype
+        if self.query.device.type == "cpu":
+            dtype = torch.promote_types(dtype, torch.float32)
+        added: Tensor | float = 0.0
+        visible = mask.tile(tile) if mask.parts else None
+        bias = self.bias_tile(query, tile)
+        if bias is not None:
+            added = divided(bias, self.temperature, dtype)
+            if not readable(bias) or not bool(bias.amin() > -torch.inf):
+                shown = bias != -torch.inf
+                visible = shown if visible is None else visible & shown
+                added = torch.where(visible, added, 0.0)
+        if visible is None:
+            assert isinstance(added, Tensor)
+            return added, None
+        # If all scores of a row are -inf, the kernels return NaN or lse 0. So a row that sees no key gets no
+        # -inf here; its output is set to 0 and its lse to -inf later.
+        seeing = visible.any(-1)
+        some_empty = not readable(visible) or not seeing.all()
+        if some_empty:
+            visible = visible | ~seeing.unsqueeze(-1)
+        return torch.where(visible, added, -torch.inf).to(dtype), seeing if some_empty else None
+
+
+def divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """Return tensor / temperature in `dtype`. The division uses the wider of tensor.dtype and `dtype`."""
+    if temperature == 1:
+        return tensor.to(dtype)
+    return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)

@@ -8,6 +8,7 @@ import torch
 import regard
 from regard import blocks
 from regard.backends import blocked, rows
+from regard.call import Call
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_backends import assert_case_agrees
 
@@ -76,7 +77,7 @@ def test_blocks_of_rows_with_masks_and_biases(mask: regard.Mask, bias: torch.Ten
 
 def test_a_window_reads_few_keys_per_block_and_computes_its_mask_once(monkeypatch: pytest.MonkeyPatch):
     made, x = [], torch.randn(1, 2, 320, 8)
-    added = rows.added_to_scores
-    monkeypatch.setattr(rows, "added_to_scores", lambda *given: made.append(given[2]) or added(*given))
+    added = Call.added
+    monkeypatch.setattr(Call, "added", lambda *given: made.append(given[2]) or added(*given))
     regard.attention(x, x, mask=regard.causal() & regard.window(left=16), backend="sdpa-cpu")
     assert max(len(tile.columns_S) for tile in made) == 32 and len(made) <= 3  # of 20 blocks

@@ -165,7 +165,9 @@ def test_page_table_and_sentence_say_which_claims_are_decided(tmp_path):
     claims = [Claim(f"a.{name}", f"{name} is larger.") for name in ("sure", "open", "lost")]
     values = ([1.0, 1.1, 0.9], [1.0, -1.2, 0.1], [-1.0, -1.1, -0.9])
     verdicts = tuple(judge(claim, each, "x") for claim, each in zip(claims, values, strict=True))
-    comparison = Comparison((StudyResult("a", "A", verdicts),), {})
+    result = StudyResult("a", "A")
+    result.verdicts += verdicts
+    comparison = Comparison((result,), {})
     assert "2 of 3" in comparison.decision and "a.open" in comparison.decision
     assert "a.sure" not in comparison.decision and "a.lost" not in comparison.decision
     list(write_page(comparison, "About", tmp_path))

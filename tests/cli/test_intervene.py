@@ -71,7 +71,7 @@ def test_both_drawings_have_the_same_scale_and_aligned_rows(command, trained, wi
         (("--cut", "9-0"), "there is no source word 9"),
         (("--force", "0-99"), "there is no target word 99"),
         (("--force", "0-0:2"), "weight is 2.0"),
-        (("--force", "0-0:1.2.3"), "the weight 1.2.3"),
+        (("--force", "0-0:1.2.3"), "1.2.3"),
         (("--erase", "4"), "from 0 to 3"),
         (("--uniform", "decoder.7.cross"), "decoder.cross"),
         (("--drop", "decoder.cross:3"), "head 3"),

@@ -67,7 +67,7 @@ def test_view_writes_a_moving_gif(command, run: Path, tmp_path: Path):
         (("--sequence", '{"vectors": ["10"]}'), "3 bits"),
         (("--sequence", "{"), "--sequence: this is not JSON"),
         (("--sequence", '{"vectors": ["101"]}', "--sequence", "{"), "--sequence, value 2"),
-        (("--sequence", '{"vectors": 5}'), "a list of one or more vectors"),
+        (("--sequence", '{"vectors": 5}'), "vectors of 3 bits"),
         (("a.jsonl", "--sequence", "{}"), "either --sequence or files"),
         (("--sequence", '{"vectors": ["101"]}', "--length", 3), "--length"),
         (("--output", "a.png", "--sequences", 2), "--output"),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from regard.compare.length_bins import SentenceSet, choose_bins
+from regard.compare.study import Variant
 from regard.compare.study_context import (
     COMPARED,
-    Options,
     StudyContext,
     model_options,
-    model_variant,
 )
 from regard.errors import ArgumentError, DataError, UnknownName
 
-OPTIONS = Options(sentences=20)
+OPTIONS = StudyContext(Path("runs"), sentences_per_class=20)
 
 
 def sentences(*counts: tuple[int, int]) -> SentenceSet:
@@ -32,7 +32,7 @@ def test_classes_with_few_sentences_are_joined():
 
 
 def test_given_bounds_are_used():
-    chosen = replace(OPTIONS, bins=(3, 6))
+    chosen = replace(OPTIONS, bounds=(3, 6))
     bins = choose_bins(sentences((2, 20), (5, 21), (9, 20)), chosen)
     assert list(bins) == ["2-2", "5-5", "9-9"]
     with pytest.raises(DataError, match=r"20, 21, 0 sentences"):
@@ -44,7 +44,7 @@ def test_short_data_are_an_error_that_says_what_is_needed():
         choose_bins(sentences((4, 500)), OPTIONS)
     assert "--length-bins" in str(caught.value)
     with pytest.raises(ArgumentError, match="1 or more"):
-        choose_bins(sentences((4, 500)), replace(OPTIONS, bins=(0, 3)))
+        choose_bins(sentences((4, 500)), replace(OPTIONS, bounds=(0, 3)))
 
 
 def test_unknown_models_and_options_are_errors():
@@ -65,10 +65,9 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
 
     def key(at: int, seed: int = 0, device: str = "cpu") -> str:
         data = {"source": [str(paths[at])], "target": [str(paths[at])]}
-        options = replace(OPTIONS, settings={"data": data, "model": {"width": 8}, "training": {}})
-        context = StudyContext(options, tmp_path, print)
+        context = StudyContext(tmp_path, settings={"data": data, "model": {"width": 8}})
         context.device = device
-        return context.place(options.run(model_variant("bahdanau"), seed)).name
+        return context.place(context.run(Variant("bahdanau", model_options("bahdanau")), seed)).name
 
     assert key(0) == key(1) == key(0, device="cpu")
     assert len({key(0), key(2), key(0, seed=1), key(0, device="cuda")}) == 4
@@ -76,22 +75,24 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
 
 
 def test_quick_has_three_seeds_of_fewer_and_smaller_models():
-    quick, usual = Options(quick=True), Options()
+    quick, usual = StudyContext(Path("runs"), quick=True), StudyContext(Path("runs"))
     assert len(quick.seeds) == len(usual.seeds) == 3
     assert quick.compared == ("seq2seq", "bahdanau") and len(usual.compared) > 5
     shorter, longer = (each.settings["training"] for each in (quick, usual))
-    assert quick.width < usual.width and quick.sentences < usual.sentences
+    assert quick.width < usual.width and quick.sentences_per_class < usual.sentences_per_class
     assert all(shorter[name] < longer[name] for name in ("steps", "batch_tokens"))
     assert quick.widths_compared == (quick.width,) and len(usual.widths_compared) == 3
 
 
 def test_settings_of_all_runs_reach_every_run():
-    options = Options(settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True)
-    run = options.run(model_variant("luong-dot"), 0)
+    options = StudyContext(
+        Path("runs"), settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True
+    )
+    run = options.run(Variant("luong-dot", model_options("luong-dot")), 0)
     width = options.width
     assert run.settings["model"] == {"width": width, "dropout": 0.3, "name": "luong", "score": "dot"}
     assert run.settings["data"] == {"pairs": 9, "built_in": "korean"}
-    timed = Options(settings={"training": {"minutes": 1.0}}, quick=True)
+    timed = StudyContext(Path("runs"), settings={"training": {"minutes": 1.0}}, quick=True)
     assert timed.settings["training"] == {"batch_tokens": 1024, "minutes": 1.0}
     with pytest.raises(UnknownName, match="trainin"):
-        Options(settings={"trainin": {"steps": 2}})
+        StudyContext(Path("runs"), settings={"trainin": {"steps": 2}})

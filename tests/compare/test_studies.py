@@ -15,7 +15,7 @@ from regard.compare.figures import missing_characters, png_of_figure, svg_of_fig
 from regard.compare.length_bins import SentenceSet
 from regard.compare.score_study import saturation
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, Run, Series, Study, Variant
-from regard.compare.study_context import Options, StudyContext
+from regard.compare.study_context import StudyContext
 from regard.errors import DataError
 from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings
@@ -28,7 +28,7 @@ def test_every_study_plans_valid_runs():
     assert set(QUICK_STUDIES) <= set(STUDIES)
     for name, study in STUDIES.items():
         assert study.name == name and study.title
-        runs = study.runs(Options(SMALL, seeds=(0, 1)))
+        runs = study.runs(StudyContext(Path("runs"), settings=SMALL, seeds=(0, 1)))
         assert len(runs) == 2 * len({run.label for run in runs})
         for run in runs[::2]:
             settings = build(TranslationSettings, run.settings, name)
@@ -37,7 +37,12 @@ def test_every_study_plans_valid_runs():
 
 def test_gold_alignments_are_used_only_if_the_data_have_them():
     def labels(**data) -> set[str]:
-        return {run.label for run in STUDIES["hard"].runs(Options({**SMALL, "data": data}, seeds=(0,)))}
+        return {
+            run.label
+            for run in STUDIES["hard"].runs(
+                StudyContext(Path("runs"), settings={**SMALL, "data": data}, seeds=(0,))
+            )
+        }
 
     gold = {"soft, gold alignments", "hard, gold alignments"}
     files = {"source": ["a"], "target": ["b"]}
@@ -47,14 +52,13 @@ def test_gold_alignments_are_used_only_if_the_data_have_them():
 
 
 def test_cache_trains_reinforce_again_if_a_default_changes(tmp_path: Path):
-    options = Options(seeds=(0,), device="cpu")
-    runs = {run.label: run for run in STUDIES["hard"].runs(options)}
+    context = StudyContext(tmp_path, seeds=(0,), device="cpu")
+    runs = {run.label: run for run in STUDIES["hard"].runs(context)}
     estimators = {label: run.settings["training"].get("estimator") for label, run in runs.items()}
     default, plain = estimators["hard, REINFORCE"], estimators["hard, REINFORCE without baseline"]
     assert default == EstimatorSettings().model_dump(exclude_none=True)
     assert {name for name in default if default[name] != plain[name]} == {"baseline"}
     former = merged(runs["hard, REINFORCE"].settings, {"training": {"estimator": {"samples": 1}}})
-    context = StudyContext(options, tmp_path, print)
     places = {
         context.place(Run(Variant("hard"), 0, settings))
         for settings in (former, runs["hard, REINFORCE"].settings)
@@ -65,7 +69,7 @@ def test_cache_trains_reinforce_again_if_a_default_changes(tmp_path: Path):
 class Measured(StudyContext):
     """A comparison in which every run is trained, and a run with a higher seed has a higher BLEU."""
 
-    def finished(self, run):
+    def stored(self, run):
         return replace(run, seconds=1.0)
 
     def measured(self, name, parameters, measure, run=None):
@@ -112,7 +116,7 @@ FIRST = ("dot", "softmax", "soft", "relative", "transformer")
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
-    context = Measured(Options(SMALL, sentences=1, device="cpu"), tmp_path, lambda text: None)
+    context = Measured(tmp_path, str, SMALL, sentences_per_class=1, device="cpu")
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 30)
     result = STUDIES[name].measure(context)
     assert {verdict.claim for verdict in result.verdicts} >= set(STUDIES[name].claims)
@@ -164,6 +168,6 @@ def test_a_study_that_fails_says_so_and_becomes_a_note(tmp_path: Path):
         raise DataError("runs/x: no such file")
 
     said = list[str]()
-    context = StudyContext(Options(), tmp_path, said.append)
+    context = StudyContext(tmp_path, said.append)
     result = comparison._measured(Study("failing", "A study that fails", variants=fail), context)
     assert "failing" in said[-1] and "runs/x" in said[-1] and "runs/x" in result.notes[0]

@@ -10,7 +10,7 @@ import pytest
 from regard.compare.length_bins import SentenceSet
 from regard.compare.length_study import LENGTH
 from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, StudyResult, differences
-from regard.compare.study_context import Options, StudyContext
+from regard.compare.study_context import StudyContext
 
 BINS = ("2-5", "6-9", "25-34", "35-44")
 
@@ -20,8 +20,8 @@ class MadeUp(StudyContext):
 
     scores: dict[str, list[float]]
 
-    def finished(self, run):
-        return replace(run, seconds=1.0) if run.label in self.scores else None
+    def stored(self, run):
+        return replace(run, seconds=1.0 if run.label in self.scores else None)
 
     def measured(self, name, parameters, measure, run=None):
         return [
@@ -31,8 +31,8 @@ class MadeUp(StudyContext):
 
 
 def measured(folder: Path, scores: dict[str, list[float]], seeds: int = 3, **options) -> StudyResult:
-    chosen = Options(models=tuple(scores), seeds=tuple(range(seeds)), device="cpu", sentences=1, **options)
-    context = MadeUp(chosen, folder, print)
+    chosen = {"models": tuple(scores), "seeds": seeds, "device": "cpu", "sentences_per_class": 1}
+    context = MadeUp(folder, **chosen, **options)
     context.scores = scores
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 24)
     return LENGTH.measure(context)
@@ -73,8 +73,8 @@ def test_claims_about_widths_name_the_widths_and_missing_models_are_not_measured
     widths = {f"seq2seq, width {width}": [width / 4.0] * 2 + [width / 8.0] * 2 for width in (8, 16)}
     scores = {"seq2seq": [4.0, 4.0, 2.0, 2.0], **widths}
     settings = {"data": {"built_in": "korean"}, "model": {"width": 16}, "training": {}}
-    options = Options(settings, ("seq2seq", "bahdanau"), device="cpu", sentences=1, widths=(8, 16))
-    context = MadeUp(options, tmp_path, print)
+    chosen = {"models": ("seq2seq", "bahdanau"), "device": "cpu", "sentences_per_class": 1, "widths": (8, 16)}
+    context = MadeUp(tmp_path, print, settings, **chosen)
     context.scores = scores
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 24)
     result = LENGTH.measure(context)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy
 import pytest
 import torch
@@ -16,12 +14,13 @@ from regard.data.images.image_file import Pixels
 from regard.errors import ArgumentError
 
 
-def batches(**options) -> CaptionBatches:
+def batches(in_memory: bool = True, **options) -> CaptionBatches:
     draw = numpy.random.default_rng(0)
     captions = [draw.integers(4, 20, draw.integers(1, 9)).tolist() for _ in range(23)]
     data = EncodedCaptions(Side.of(captions), numpy.arange(23) // 3)
     pixels = torch.from_numpy(draw.integers(0, 256, (8, 3, 6, 6), numpy.uint8))
-    return CaptionBatches(data, Pixels(6, pixels), size=4, sentences=4, seed=1, **options)
+    images = Pixels(6, pixels) if in_memory else Pixels(6, read=lambda row: pixels[row], count=8)
+    return CaptionBatches(data, images, size=4, sentences=4, seed=1, **options)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -30,7 +29,7 @@ def test_batches_continue_exactly_with_any_number_of_workers(workers: int):
     plain = list(batches(augmentation=augmentation).epoch(2))
     assert len(plain) == batches().len_epoch(2) and sum(map(len, plain)) == 23
     for start in (0, 3, len(plain)):
-        again = list(batches(augmentation=augmentation, workers=workers).epoch(2, start))
+        again = list(batches(False, augmentation=augmentation, workers=workers).epoch(2, start))
         assert len(again) == len(plain) - start
         for one, other in zip(plain[start:], again, strict=True):
             assert torch.equal(one.image, other.image) and torch.equal(one.target, other.target)
@@ -39,33 +38,10 @@ def test_batches_continue_exactly_with_any_number_of_workers(workers: int):
 def test_images_belong_to_their_captions_and_are_cropped_at_the_centre():
     made = batches()
     for batch in made.epoch(0):
-        rows = torch.from_numpy(made.data.image_rows[batch.index.numpy()])
+        rows = torch.from_numpy(made.image_rows[batch.index.numpy()])
         assert torch.equal(batch.image, made.pixels[rows][..., 1:5, 1:5])
     without = next(batches(images=False).epoch(0))
     assert without.source.shape == (len(without),)
-
-
-def test_workers_end_when_closed_and_start_again():
-    before = set(threading.enumerate())
-    running = batches(workers=2)
-    next(running.epoch(0))
-    assert set(threading.enumerate()) - before  # threads of an earlier test may end meanwhile
-    running.close()
-    assert set(threading.enumerate()) <= before
-    assert len(list(running.epoch(0))) == running.len_epoch(0)
-    running.close()
-
-
-def test_workers_end_when_their_batches_are_deleted():
-    before = set(threading.enumerate())
-    abandoned = batches(workers=2).epoch(0)
-    next(abandoned)
-    workers = set(threading.enumerate()) - before
-    assert workers
-    del abandoned
-    for worker in workers:
-        worker.join(60)
-        assert not worker.is_alive()
 
 
 def test_padding_adds_rows_without_targets():

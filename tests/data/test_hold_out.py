@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.hold_out import hold_out
-from regard.data.pairs import Pairs, pairs_from_lists
+from regard.data.pairs import Pairs, hold_out, pairs_from_lists
 from regard.errors import ArgumentError, DataError, UnknownName
 
 

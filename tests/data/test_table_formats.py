@@ -193,8 +193,8 @@ def test_tmx_is_an_error_that_recommends_tsv(tmp_path):
 @pytest.mark.parametrize(
     ("content", "fact"),
     [
-        ({"train": [{"ko": "가", "en": "a"}]}, "in the field 'train'"),
-        ({"ko": ["가", "나"], "en": ["a", "b"]}, "column-wise"),
+        ({"train": [{"ko": "가", "en": "a"}]}, "field 'train'"),
+        ({"ko": ["가", "나"], "en": ["a", "b"]}, "field 'ko'"),
     ],
 )
 def test_one_json_object_with_lists_is_an_error(tmp_path, content, fact, indent):

@@ -92,7 +92,7 @@ def test_invalid_input_raises(metric):
         metric([], [])
     with pytest.raises(ArgumentError, match="str"):
         metric("a", ["a"])
-    with pytest.raises(ArgumentError, match=r"translation 2.* list"):
+    with pytest.raises(ArgumentError, match=r"item 2 of translations.* list"):
         metric(["a", ["b"]], ["a", "b"])
 
 

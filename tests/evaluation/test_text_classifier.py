@@ -50,7 +50,7 @@ def test_learns_toy_sentiment_and_attends_to_the_sentiment_word(name: str):
 
 @pytest.mark.parametrize("pooling", ["attention", "first", "mean"])
 def test_transformer_learns_toy_sentiment(pooling: str):
-    classifier = trained("transformer", 6, width=16, heads=2, inner=32, layers=1, pooling=pooling)
+    classifier = trained("transformer", 8, width=16, heads=2, inner=32, layers=1, pooling=pooling)
     assert classifier.evaluate(toy_texts(100, seed=2)).accuracy > 0.95
 
 

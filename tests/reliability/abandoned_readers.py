@@ -21,13 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
 from regard.data import encoded_pairs, progress_bar, read_text
-from regard.data.batching import CaptionBatches, EncodedCaptions
-from regard.data.encoded_pairs import Side
-from regard.data.images.image_file import Pixels
 from regard.data.pairs import read_pairs
 from regard.data.tokenizers import train_tokenizers
 from regard.errors import DataError
@@ -58,16 +52,6 @@ def pairs(folder: Path, draw: random.Random) -> Any:
     raise AssertionError
 
 
-def captions(folder: Path, draw: random.Random) -> Any:
-    """The iterator over the batches of an epoch, of which a random number was read."""
-    data = EncodedCaptions(Side.of([[5, 6]] * 24), numpy.arange(24))
-    images = Pixels(2, torch.zeros(24, 3, 2, 2, dtype=torch.uint8))
-    batches = CaptionBatches(data, images, size=2, sentences=2, workers=2).epoch(0)
-    for _ in range(draw.randint(1, 11)):
-        next(batches)
-    return batches
-
-
 def encoding(folder: Path, draw: random.Random) -> Any:
     """The error of a disk that is full after a random number of chunks."""
     written = draw.randint(2, 40)
@@ -92,7 +76,6 @@ def encoding(folder: Path, draw: random.Random) -> Any:
 
 KINDS: dict[str, Callable[[Path, random.Random], Any]] = {
     "pairs": pairs,
-    "captions": captions,
     "encoding": encoding,
 }
 

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import seed
 from tests.reading import PACKAGE, ROOT, import_path
 
-KINDS = ("pairs", "captions", "encoding")
+KINDS = ("pairs", "encoding")
 
 READERS = 200
 """Number of readers in `make test-all`."""

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 import regard
 from regard.cli import app, main
-from regard.data import Choices, data_report, misaligned_pairs, pairs_from_lists, read_pairs
+from regard.data import Choices, data_report, pairs_from_lists, read_pairs
 from regard.data.batch import Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, beam, greedy
 from regard.decoding.beam import beam_search
@@ -266,8 +266,7 @@ def test_long_files_are_not_searched_for_the_missing_line(tmp_path: Path, monkey
     source, target = tmp_path / "a.ko", tmp_path / "a.en"
     source.write_text("".join(f"{number}\n" for number in range(30_000)))
     target.write_text("".join(f"{number}\n" for number in range(20_000)))
-    for module in (data_report, misaligned_pairs):
-        monkeypatch.setattr(module, "MOST_FEATURES" if full else "BOUNDED", 10)
+    monkeypatch.setattr(data_report, "MOST_FEATURES" if full else "BOUNDED", 10)
     monkeypatch.setattr("regard.data.read_text.BLOCK", 4096)
     report = read_pairs(source, target).inspect(full)
     assert report.refused is not None and "30,000 and 20,000" in str(report.refused)

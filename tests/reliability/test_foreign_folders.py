@@ -19,7 +19,7 @@ from rich.console import Console
 from regard.cli.average import average_run
 from regard.cli.show import describe_run
 from regard.data import encode_pairs, train_tokenizers
-from regard.data.tokenizers.word_character import Characters
+from regard.data.tokenizers.tokenizer import Characters
 from regard.errors import DataError, RegardError
 from regard.files.folder_lock import locked
 from regard.files.tensor_file import read_header

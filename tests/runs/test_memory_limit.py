@@ -24,7 +24,7 @@ def test_small_limit_is_an_error(limit):
 
 
 def test_the_limit_is_checked_before_a_command_is_imported(limit, monkeypatch, capsys):
-    monkeypatch.setattr("regard.cli.lazy_commands._load", lambda name: pytest.fail("imported"))
+    monkeypatch.setattr("regard.cli._load", lambda name: pytest.fail("imported"))
     with pytest.raises(SystemExit) as ended:
         main(["translate", "runs/x"])
     assert ended.value.code == 2 and "700 MB" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
 from regard.runs.train_run import train_run
 from regard.tasks.task_table import find_task
-from regard.tasks.translation.data import load_tokenizers
+from regard.tasks.translation.task import load_tokenizers
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.hard_selections import hard_selections
 from regard.training.settings import merged

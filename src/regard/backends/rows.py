@@ -1,4 +1,4 @@
-"""Mask and bias as one tensor for the kernels of sdpa, and calls of sdpa-cpu in blocks of query rows.
+"""Calls of sdpa-cpu in blocks of query rows.
 
 With a window, documents or ALiBi, the tensor is computed for one block of queries at a time, and the kernel
 of sdpa-cpu gets only the keys that at least one query of the block may see: memory is linear in T + S.
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from regard.backends.transforms import differentiable
 from regard.call import Call
-from regard.masks.mask import Mask, Tile, readable
+from regard.masks.mask import Tile
 
-__all__ = ["added_to_scores", "attend_by_rows", "uses_rows"]
+__all__ = ["attend_by_rows", "uses_rows"]
 
 ROWS = 128
 """Number of queries in a block."""
@@ -29,51 +29,8 @@ FEWEST_SCORES = 1 << 18
 """The smallest T x S for which the kernel is called by blocks."""
 
 
-def added_to_scores(call: Call, query: Tensor, tile: Tile, mask: Mask) -> tuple[Tensor | None, Tensor | None]:
-    """Combine mask and bias of a tile into one tensor; return it, and which queries see a key.
-
-    The first tensor is added to the scores: it broadcasts to (B, H, T, S) and is -inf where masked. The
-    second broadcasts to (B, H, T) and is True if the query sees at least one key. Both are None if there is
-    no mask and no bias. The second is None too if every query is known to see a key.
-
-    query: the queries of the tile.
-    mask: the mask of the call, without the parts that the kernel applies itself.
-    """
-    if not mask.parts and call.bias is None:
-        return None, None
-    dtype = call.query.dtype
-    if call.query.device.type == "cpu":
-        dtype = torch.promote_types(dtype, torch.float32)
-    added: Tensor | float = 0.0
-    visible = mask.tile(tile) if mask.parts else None
-    bias = call.bias_tile(query, tile)
-    if bias is not None:
-        added = _divided(bias, call.temperature, dtype)
-        if not readable(bias) or not bool(bias.amin() > -torch.inf):
-            shown = bias != -torch.inf
-            visible = shown if visible is None else visible & shown
-            added = torch.where(visible, added, 0.0)
-    if visible is None:
-        assert isinstance(added, Tensor)
-        return added, None
-    # If all scores of a row are -inf, the kernels return NaN or lse 0. So a row that sees no key gets no -inf
-    # here; its output is set to 0 and its lse to -inf later.
-    seeing = visible.any(-1)
-    some_empty = not readable(visible) or not seeing.all()
-    if some_empty:
-        visible = visible | ~seeing.unsqueeze(-1)
-    return torch.where(visible, added, -torch.inf).to(dtype), seeing if some_empty else None
-
-
-def _divided(bias: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """Return bias / temperature in `dtype`. The division is in at least float32."""
-    if temperature == 1:
-        return bias.to(dtype)
-    return (bias.to(torch.promote_types(bias.dtype, torch.float32)) / temperature).to(dtype)
-
-
 class Block(NamedTuple):
-    """Some queries, the keys that they may see, and what added_to_scores() returns for them."""
+    """Some queries, the keys that they may see, and what Call.added() returns for them."""
 
     rows: slice
     columns: slice
@@ -167,7 +124,7 @@ def blocks(call: Call) -> Iterator[Block]:
         if not relative or place not in known:
             rows_T, columns_S = (torch.arange(each.start, each.stop) for each in (rows, columns))
             tile = Tile(rows_T, columns_S, call.start, batch, heads)
-            known = {place: added_to_scores(call, call.query[:, :, rows], tile, call.mask)}
+            known = {place: call.added(call.query[:, :, rows], tile, call.mask)}
         yield Block(rows, columns, *known[place])
 
 

@@ -129,7 +129,7 @@ class Kernel:
             return Forward(*rows.attend_by_rows(call))
         # The only other part with which is_causal() is true is the padding.
         mask = Mask(lengths=call.mask.lengths) if is_causal else call.mask
-        bias, seeing_BHT = rows.added_to_scores(call, call.query, call.whole, mask)
+        bias, seeing_BHT = call.added(call.query, call.whole, mask)
         if bias is not None and self.device == "cuda":
             bias = _strided(bias, call)
         scale = call.scale / call.temperature

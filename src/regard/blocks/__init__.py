@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.call import Call
+from regard.call import Call, divided
 from regard.masks.mask import Tile
 
 __all__ = [
@@ -191,7 +191,7 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
         scores = call.capped(_compared(call, query_BHTD, key_BHSD)) / call.temperature
     bias = call.bias_tile(query_BHTD, tile)
     if bias is not None:
-        scores = scores + _divided(bias, call.temperature, scores.dtype)
+        scores = scores + divided(bias, call.temperature, scores.dtype)
     if call.mask.parts:
         scores = torch.where(call.mask.tile(tile), scores, -torch.inf)
     return scores
@@ -202,9 +202,4 @@ def _compared(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, temperature: flo
     if call.combine == "inner":
         return (query_BHTD * (call.scale / temperature)) @ key_BHSD.transpose(-2, -1)
     assert call.vector is not None
-    return additive_scores(query_BHTD, key_BHSD, _divided(call.vector, temperature, query_BHTD.dtype))
-
-
-def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """Return tensor / temperature in `dtype`. The division uses the wider of tensor.dtype and `dtype`."""
-    return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)
+    return additive_scores(query_BHTD, key_BHSD, divided(call.vector, temperature, query_BHTD.dtype))

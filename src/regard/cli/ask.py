@@ -16,19 +16,18 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.story_answerer import StoryAnswer
 from regard.tasks.answering.data import questions_of_files, read_story
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import CommandOption, flag, several
 
 __all__ = ["ask"]
 
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "Files of stories with questions, in the format of bAbI or, if named .jsonl, as JSON lines with "
         "the fields story and question.",
         "FILES",
-        list[str],
     ),
     CommandOption("--story", "Text file with a story, one sentence per line.", "FILE"),
     CommandOption(
@@ -79,7 +78,13 @@ def ask(
     * `regard ask runs/x own.jsonl --page answers.html`
     """
     written = result_files(options, "question", (".png", ".svg", ".pdf"))
-    _check_inputs(files, story, question)
+    if files and (story is not None or question):
+        option = "--story" if story is not None else "--question"
+        problem = f"conflicts with {shown(files[0])}, which already contains stories and questions"
+        raise ArgumentError(message(option, problem, expected="either FILES, or --story and --question"))
+    if not files and story is None:
+        hint = 'regard ask RUN --story FILE --question "...", or regard ask RUN FILE'
+        raise ArgumentError(message("regard ask", "no story is given", hint=hint))
     sentences = None if story is None else read_story(story, options["encoding"])
     lines = None if files else given_lines(None, question, encoding=options["encoding"])
     answerer = open_task("answering", run, options)
@@ -111,17 +116,6 @@ def ask(
     title, readers = "Answers about stories", [] if lines is None else [lines]
     write_results(results, options, plain, written, title, inputs=inputs, readers=readers)
     return inputs.status("could not be answered and were skipped")
-
-
-def _check_inputs(files: list[str] | None, story: str | None, question: list[str] | None) -> None:
-    """Raise ArgumentError unless the stories come either from FILES or from --story."""
-    if files and (story is not None or question):
-        option = "--story" if story is not None else "--question"
-        problem = f"conflicts with {shown(files[0])}, which already contains stories and questions"
-        raise ArgumentError(message(option, problem, expected="either FILES, or --story and --question"))
-    if not files and story is None:
-        hint = 'regard ask RUN --story FILE --question "...", or regard ask RUN FILE'
-        raise ArgumentError(message("regard ask", "no story is given", hint=hint))
 
 
 def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[StoryQuestion]:

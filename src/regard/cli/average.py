@@ -110,14 +110,24 @@ def average_run(
     state = {**copied, **scores, "averaged": asdict(about), "ended": str(about)}
     place = Path(os.path.abspath(out))
     made_folder(place.parent)
-    _remove_interrupted(place)
+    for path in place.parent.iterdir():  # of earlier commands that were interrupted
+        left = leftover(path.name)
+        if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
+            with suppress(DataError, OSError):  # a locked folder is still being written
+                with locked(path):
+                    pass
+                remove(path)
     temporary = beside(place, "part")
     try:
         with locked(made_folder(temporary)):
             Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
             for name in (DATA, *task.files, ALIGNMENT):
                 if os.path.lexists(run / name):
-                    _copy(run / name, temporary / name)
+                    with (
+                        open(run / name, "rb", opener=open_regular) as source,
+                        open(temporary / name, "xb") as target,
+                    ):
+                        shutil.copyfileobj(source, target)
             write_config_and_manifest(
                 task, temporary, task.settings_type.without_folders(settings.model_dump())
             )
@@ -142,27 +152,6 @@ def average_run(
         with suppress(OSError):
             remove(temporary)
     return Checkpoint(chosen[-1].step, out / folder_name(chosen[-1].step))
-
-
-def _remove_interrupted(place: Path) -> None:
-    """Delete the temporary folders of earlier `regard average` commands that were interrupted.
-
-    A locked folder is kept, because the command that writes it is still running.
-
-    place: the new run folder.
-    """
-    for path in place.parent.iterdir():
-        left = leftover(path.name)
-        if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
-            with suppress(DataError, OSError):
-                with locked(path):
-                    pass
-                remove(path)
-
-
-def _copy(path: Path, to: Path) -> None:
-    with open(path, "rb", opener=open_regular) as source, open(to, "xb") as target:
-        shutil.copyfileobj(source, target)
 
 
 def last_intact(run: Path, count: int) -> list[Checkpoint]:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
+from regard.cli import MARKUP, Command, CommandGroup
 from regard.cli.options import command
 from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, DataError, message, shown

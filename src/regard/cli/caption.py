@@ -9,9 +9,9 @@ from typing import Any
 from regard.cli.decoding_options import GREEDY, PENALTY, SEARCHING, beam_size, max_length, n_best, search_of
 from regard.cli.open_runs import open_task
 from regard.cli.options import OF_RUN, REQUIRED, RUN, but, command
-from regard.cli.output_files import check_apart
 from regard.cli.predict import CheckedInputs, drawing_option, result_files, write_results
 from regard.cli.printing import json_text
+from regard.cli.usage_errors import check_apart
 from regard.data.images.caption_files import coco_image_id, list_images
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, printable, shown
@@ -19,7 +19,7 @@ from regard.files.atomic_io import write_whole
 from regard.tasks.captioning import Caption
 from regard.tasks.captioning.image_captioner import set_reading
 from regard.tasks.picture_outputs import check_folder
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["caption"]
@@ -27,12 +27,11 @@ __all__ = ["caption"]
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "images",
         "Image files, folders of images, or patterns like 'photos/*.jpg'.",
         "IMAGES",
-        list[str],
-        REQUIRED,
+        default=REQUIRED,
     ),
     but(
         "output",

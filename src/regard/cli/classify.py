@@ -18,7 +18,7 @@ from regard.data.read_text import checked_path
 from regard.data.table_formats import Row, check_header_encoding, column_rows
 from regard.errors import ArgumentError, DataError, Hint, Setting, message, printable
 from regard.evaluation.classification import Classification
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 
 __all__ = ["classify"]
 
@@ -36,15 +36,14 @@ ONE_TEXT = "one text per line, because this run classifies single texts"
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "Text files: each line has one text, or two texts with a tab between them if the run classifies "
         "pairs. JSON lines files (.jsonl): each line has one JSON object. - is standard input. Without FILES "
         "and --text, standard input is read.",
         "FILES",
-        list[str],
     ),
-    CommandOption("--text", "A text to classify. May be repeated.", "TEXT", list[str]),
+    several("--text", "A text to classify.", "TEXT"),
     CommandOption(
         "--second",
         "Second text of a pair: give one --second for each --text, in the same order.",
@@ -222,15 +221,10 @@ class Inputs:
             where = f"{place_name(file)}, line 1"
             raise DataError(message(where, problem, expected=" and ".join(columns), hint=hint))
         for row in rows:
-            yield self._cells(row, places, file)
-
-    def _cells(self, row: Row, columns: Sequence[int], place: str) -> str | tuple[str, str]:
-        """Return the text, or the pair of texts, in some columns of a row."""
-        if max(columns) >= len(row.value):
-            problem = f"{len(row.value)} columns, expected at least {max(columns) + 1}"
-            raise DataError(message(f"{place_name(place)}, line {row.number}", problem))
-        texts = [row.value[column] for column in columns]
-        return self._texts(texts)
+            if max(places) >= len(row.value):
+                problem = f"{len(row.value)} columns, expected at least {max(places) + 1}"
+                raise DataError(message(f"{place_name(file)}, line {row.number}", problem))
+            yield self._texts([row.value[place] for place in places])
 
     def _check_tab(self, text: str, is_table: bool) -> None:
         """Count a line with a tab. Raise DataError if it is line 1 of a .tsv file: it has several columns."""

@@ -12,7 +12,7 @@ from regard.cli.options import MOST_MINUTES, batch_tokens, but, command, finite,
 from regard.cli.printing import printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, setting_options, settings_of
 from regard.errors import ArgumentError, message, printable
-from regard.training.command_options import CHOSEN, DATA, CommandOption, flag, integer, number
+from regard.training.command_options import CHOSEN, DATA, CommandOption, flag, integer, number, several
 
 __all__ = ["compare"]
 
@@ -60,12 +60,10 @@ STUDIES, MODELS, OUTPUT = "Studies", "Models and trainings", "Output and machine
     ),
     *under(
         STUDIES,
-        CommandOption(
+        several(
             "--study",
-            "Study to make: length, gradient, cost, scores, softmax, hard, positions or parts. May be "
-            "repeated.",
+            "Study to make: length, gradient, cost, scores, softmax, hard, positions or parts.",
             "NAME",
-            list[str],
             shown_default="all studies; with --quick, length, gradient and cost",
         ),
         flag(
@@ -90,12 +88,11 @@ STUDIES, MODELS, OUTPUT = "Studies", "Models and trainings", "Output and machine
     ),
     *under(
         MODELS,
-        CommandOption(
+        several(
             "--models",
             "Models to compare, separated by commas. Options of a model follow after colons: "
-            "luong:score=concat. May be repeated.",
+            "luong:score=concat.",
             "NAME,...",
-            list[str],
             shown_default="the models of each study",
         ),
         CommandOption(
@@ -119,9 +116,7 @@ STUDIES, MODELS, OUTPUT = "Studies", "Models and trainings", "Output and machine
             shown_default="2000; with --quick, 800",
         ),
         batch_tokens("Batch size in tokens, including padding.", None, "2048; with --quick, 1024"),
-        CommandOption(
-            "--set", "Change one setting of all trainings. May be repeated.", "NAME=VALUE", list[str]
-        ),
+        several("--set", "Change one setting of all trainings.", "NAME=VALUE"),
     ),
     *under(DATA, "tsv", "jsonl", but("columns", given=True), but("fields", given=True)),
     *TRAINING_MACHINE,

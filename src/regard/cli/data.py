@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
+from regard.cli import MARKUP, Command, CommandGroup
 from regard.cli.options import CORPUS, COUNT, PAIR_FILES, PAIRS, REQUIRED, but, command
-from regard.cli.output_files import check_apart
 from regard.cli.pair_options import checked_files, chosen_pairs
 from regard.cli.printing import facts_table, printable_console
+from regard.cli.usage_errors import check_apart
 from regard.data import hold_out, korean_english
 from regard.data.column_names import two_names
 from regard.data.fetch import SETS
 from regard.data.fetch import fetch as fetch_set
-from regard.data.hold_out import HeldOut
 from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress_bar import advancing
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
@@ -150,7 +150,13 @@ def split(output: Path, names: str, **options: Any) -> None:
         check_apart("--output and --names:", path, files)
     pairs = chosen_pairs(options)
     parts = hold_out(pairs, count=options["held_out"], seed=options["seed"])
-    _write_parts(parts, paths)
+    records = (
+        # Remove \r at the end of a sentence, because \r\n would be read as one line end.
+        ((2 * part, pair.source.rstrip("\r")), (2 * part + 1, pair.target.rstrip("\r")))
+        for part, pairs_of_part in enumerate((parts.train, parts.valid))
+        for pair in pairs_of_part
+    )
+    _write(paths, records, len(parts.train) + len(parts.valid))
     console = printable_console(soft_wrap=True)
     report = pairs.inspect()
     if report.kept < report.read:
@@ -172,20 +178,6 @@ def _paths(out: Path, names: str) -> list[Path]:
             expected = "letters, digits, - and _, as in en,de"
             raise ArgumentError(message("--names", f"{names!r}", expected=expected))
     return [out / f"{part}.{end}" for part in PARTS for end in ends]
-
-
-def _write_parts(parts: HeldOut, paths: list[Path]) -> None:
-    total = len(parts.train) + len(parts.valid)
-    with written_together(paths) as files, advancing("writing pairs", total) as reached:
-        written = 0
-        for part, sides in ((parts.train, files[:2]), (parts.valid, files[2:])):
-            for pair in part:
-                for file, text in zip(sides, (pair.source, pair.target), strict=True):
-                    # Remove \r at the end of a sentence, because \r\n would be read as one line end.
-                    file.write(text.rstrip("\r") + "\n")
-                written += 1
-                if written % 10_000 == 0:
-                    reached(written)
 
 
 @data.command(cls=Command)
@@ -268,12 +260,7 @@ def korean(pairs: int, split: str, seed: int, output: Path, overwrite: bool) -> 
         return
     paths = [output / f"{split}.{end}" for end in FILES]
     check_free(paths, overwrite)
-    with written_together(paths) as files, advancing("writing pairs", pairs) as reached:
-        for number, example in enumerate(corpus, 1):
-            for file, line in zip(files, _lines(example), strict=True):
-                file.write(f"{line}\n")
-            if number % 1000 == 0:
-                reached(number)
+    _write(paths, map(enumerate, map(_lines, corpus)), pairs)
     printable_console(soft_wrap=True).print(
         Text(f"Wrote {pairs:,} pairs: {', '.join(shown(path) for path in paths)}")
     )
@@ -311,6 +298,16 @@ def drawn(example: Example) -> Any:
         weights[target][source] = 1.0 if (source, target) in example.sure else 0.5
     title = f"{example.source}\n{example.target}"
     return draw(weights, english_words, korean_words, title, legend=False, most=1)
+
+
+def _write(paths: Sequence[Path], records: Iterable[Iterable[tuple[int, str]]], count: int) -> None:
+    """Write the lines of each record to files. A line has the index of its file in `paths`."""
+    with written_together(paths) as files, advancing("writing pairs", count) as reached:
+        for number, record in enumerate(records, 1):
+            for place, line in record:
+                files[place].write(f"{line}\n")
+            if number % 1000 == 0:
+                reached(number)
 
 
 def _summary(name: str) -> Table:

@@ -89,8 +89,7 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     settings = merged(
         SETTINGS, length, {"training": {"guided_alignment": GUIDED if guided else 0.0}, "seed": seed}
     )
-    _check_folder(folder, settings)
-    _report_earlier(folder, errors)
+    _report_earlier(folder, settings, errors)
     outcome = train_translation(settings, folder, resume=True, console=errors)
     if outcome.interrupted:
         errors.print(Text("Saved a checkpoint. To continue, run the same command again."))
@@ -111,32 +110,28 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     return 0
 
 
-def _report_earlier(folder: Path, errors: Console) -> None:
+def _report_earlier(folder: Path, settings: dict[str, Any], errors: Console) -> None:
     """If the folder has an earlier demo, print whether it is shown or continued, and how to train a new one.
 
-    A finished demo is not trained again, only its results are shown; an interrupted demo continues.
+    A finished demo is not trained again, only its results are shown; an interrupted demo continues. Raise
+    ArgumentError if the demo has other settings, for example from an older version.
     """
-    from regard.runs.run_folder import is_run
+    from regard.runs.run_folder import config_of, is_run
     from regard.training.checkpoints.checkpoints import Checkpoints
+    from regard.training.settings import merged
 
     if not is_run(folder):
         return
-    latest = Checkpoints(folder).latest()
-    finished = latest is not None and bool(latest.state.get("ended"))
-    earlier = f"The demo in {folder} is already trained; its results follow."
-    if not finished:
-        earlier = f"The demo in {folder} continues."
-    other = f"regard demo --output {shell_word(f'{folder}-2')}"
-    new = f"To train a new one, delete the folder or choose another: {other}"
-    errors.print(Text(f"{earlier} {new}"), soft_wrap=True)
-
-
-def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise ArgumentError if the folder has a demo with other settings, for example from an older version."""
-    from regard.runs.run_folder import config_of, is_run
-    from regard.training.settings import merged
-
-    if is_run(folder) and merged(config := config_of(folder), settings) != config:
-        problem = "this folder has a demo with other settings"
-        hint = f"delete the folder, or choose another: --output {shell_word(f'{folder}-2')}"
+    other = f"--output {shell_word(f'{folder}-2')}"
+    if merged(config := config_of(folder), settings) != config:
+        problem, hint = (
+            "this folder has a demo with other settings",
+            f"delete the folder, or choose another: {other}",
+        )
         raise ArgumentError(message(str(folder), problem, hint=hint))
+    latest = Checkpoints(folder).latest()
+    earlier = f"The demo in {folder} continues."
+    if latest is not None and latest.state.get("ended"):
+        earlier = f"The demo in {folder} is already trained; its results follow."
+    new = f"To train a new one, delete the folder or choose another: regard demo {other}"
+    errors.print(Text(f"{earlier} {new}"), soft_wrap=True)

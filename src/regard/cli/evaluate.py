@@ -15,7 +15,6 @@ from regard.cli.options import (
     JSON,
     OF_RUN,
     RUN,
-    check_given,
     command,
     given_parameters,
     options_of,
@@ -31,7 +30,7 @@ from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_scores import SeedsReport, evaluate_seeds
 from regard.tasks.file_checks import is_utf_8, same_texts
 from regard.tasks.task_table import DEFAULT, find_task
-from regard.training.command_options import CommandOption, option_parameters
+from regard.training.command_options import option_parameters, several
 
 __all__ = ["evaluate"]
 
@@ -50,12 +49,11 @@ OF_RUNS = (
 
 @command(
     replace(RUN, default=None),
-    CommandOption(
+    several(
         "files",
         "Files to evaluate on. Translation: a .tsv, .csv, .jsonl, .json or .parquet file with pairs, "
         "or a source file and a file of references. Other tasks: files in the format of --test-file.",
         "FILES",
-        list[str],
     ),
     *task_options("evaluate_options"),
     JSON,
@@ -116,12 +114,14 @@ def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, 
         kind, hint = task_of_run(run, options["task"]), ""
         if options["test_file"] and "test_file" not in option_parameters(kind.evaluate_options):
             hint = f"name the files without an option: regard evaluate {shell_word(run)} FILES"
-    check_given(context, kind, "evaluate_options", hint)
-    if run is None and options["translations"] is not None:
-        _check_needs_no_run(context)
+    values = options_of(context, kind, "evaluate_options", options, hint)
+    of_runs = given_parameters(context, OF_RUNS) if run is None and options["translations"] else {}
+    for option in of_runs.values():
+        problem = "this option is for run folders, and cannot be used with --translations"
+        raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
     set_threads(options)
     chosen = None if run is None else ChosenRun(run, options["checkpoint"], options["device"])
-    values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
+    values = _with_files(kind, files or [], values)
     if run is not None:
         _check_data_of_run(run, values)
         values = _with_encoding(run, values)
@@ -151,7 +151,7 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
         hint = f"to compare runs: regard compare RUN {' '.join(map(shell_word, runs))}"
         raise ArgumentError(message("regard evaluate", problem, hint=hint))
     known = [name for name in ("test_file", "tsv", "jsonl", "source", "target") if name in options]
-    ways = {_way(file) for file in files}
+    ways = {file_option(file).removeprefix("--") for file in files}
     has_columns = bool(options.get("columns") or options.get("fields"))
     used = [f"--{name.replace('_', '-')}" for name in known if options[name]]
     call = f"regard evaluate RUN {' '.join(map(shown, files))}"
@@ -218,15 +218,3 @@ def _report_training_files(run: Path, options: dict[str, Any]) -> None:
     for file in _files_of(options, ("source", "tsv", "jsonl", "test_file")):
         if any(same_texts(file, each, encodings) for each in trained):
             say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
-
-
-def _way(file: str) -> str:
-    """Return the option for files with this ending, e.g. "tsv" for a.csv.gz; "" if there is none."""
-    return file_option(file).removeprefix("--")
-
-
-def _check_needs_no_run(context: typer.Context) -> None:
-    """Raise ArgumentError if the command line has an option that has no effect on a file of translations."""
-    for option in given_parameters(context, OF_RUNS).values():
-        problem = "this option is for run folders, and cannot be used with --translations"
-        raise ArgumentError(message(option, problem, hint=f"leave {option} out"))

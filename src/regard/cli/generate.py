@@ -21,7 +21,7 @@ from regard.errors import ArgumentError, message
 from regard.sites import declared_sites
 from regard.tasks.language import GeneratedText, LanguageRun
 from regard.tasks.language.text_stream import check_stop
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 from regard.training.interrupts import EXIT_STATUS, interruptible
 
 __all__ = ["generate"]
@@ -32,7 +32,7 @@ AT_ONCE = 256
 
 @command(
     RUN,
-    CommandOption("--prompt", "The beginning of a text to continue. May be repeated.", "TEXT", list[str]),
+    several("--prompt", "The beginning of a text to continue.", "TEXT"),
     CommandOption(
         "--prompt-file",
         "File with one prompt per line; - is standard input. May be repeated. Without --prompt and "
@@ -46,12 +46,10 @@ AT_ONCE = 256
     but("draw", "Draw the attention of every layer in the terminal."),
     but("page", "Also write an HTML page with the texts and the attention of every layer."),
     max_length("--max-new-tokens", "Maximum number of tokens to generate per text.", default=100),
-    CommandOption(
+    several(
         "--stop",
-        "Stop generating a text when it contains this string; the string itself is left out. May be "
-        "repeated.",
+        "Stop generating a text when it contains this string; the string itself is left out.",
         "TEXT",
-        list[str],
         panel=SEARCHING,
     ),
     beam_size(
@@ -114,7 +112,9 @@ def generate(run: Path, prompt: list[str] | None, prompt_file: list[str] | None,
     how: dict[str, Any] = {"search": search, "max_new_tokens": options["max_new_tokens"]}
     how |= {"stop": options["stop"] or (), "tokens_per_batch": options["batch_tokens"]}
     how["look"] = "*" if drawn else None
-    streamed = len(prompt or ()) == 1 and _can_stream(search, options)
+    plain_text = options["output"] is None and not options["json"] and not options["draw"]
+    one = len(prompt or ()) == 1 and options["n_best"] == 1 and not isinstance(search, Beam)
+    streamed = plain_text and one and sys.stdout.isatty()  # the text appears token by token
     title = f"Texts by {run.name or run}"
     with interruptible("stopping: press Ctrl-C again to exit without output") as interruption:
         how["stopping"] = interruption
@@ -158,12 +158,6 @@ def _readers(prompt: list[str] | None, files: list[str] | None, encoding: str | 
     if lines.keyboard:
         say("reading prompts from standard input; end with Ctrl-D")
     return [lines]
-
-
-def _can_stream(search: Search, options: Mapping[str, Any]) -> bool:
-    """Return whether to print the text token by token: one text without beam search, in a terminal."""
-    plain = options["output"] is None and not options["json"] and not options["draw"]
-    return plain and options["n_best"] == 1 and not isinstance(search, Beam) and sys.stdout.isatty()
 
 
 def _show(language: LanguageRun, text: str, **options: Any) -> GeneratedText:

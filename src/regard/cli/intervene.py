@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from regard.look import Look
 from regard.roles import CROSS, sites_matching
 from regard.sites import scope
 from regard.tasks.translation.alignment import ATTENTIVE
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
 
@@ -35,17 +34,14 @@ __all__ = ["intervene"]
 NARROW = 36
 """Minimum width, in characters, of the columns in which the two translations are printed side by side."""
 
-LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
-PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
+LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::(\d{0,4}\.?\d{1,9}))?")
 
 
 @command(
     RUN,
     CommandOption("sentence", "Source sentence, instead of --text.", "SENTENCE"),
     CommandOption("--text", "Source sentence.", "TEXT"),
-    CommandOption(
-        "--cut", "Mask source word S when target word T is predicted. May be repeated.", "S-T", list[str]
-    ),
+    several("--cut", "Mask source word S when target word T is predicted.", "S-T"),
     CommandOption(
         "--force",
         "Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight. "
@@ -61,18 +57,16 @@ PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
         least=0,
         most=LINES,
     ),
-    CommandOption(
+    several(
         "--uniform",
         "Make the weights of an attention layer (site) uniform, e.g. decoder.1.cross, or of one head, "
-        "e.g. decoder.1.cross:0. May be repeated.",
+        "e.g. decoder.1.cross:0.",
         "SITE[:HEAD]",
-        list[str],
     ),
-    CommandOption(
+    several(
         "--drop",
-        "Set the output of an attention layer (site), or of one of its heads, to zero. May be repeated.",
+        "Set the output of an attention layer (site), or of one of its heads, to zero.",
         "SITE[:HEAD]",
-        list[str],
     ),
     CommandOption(
         "--site",
@@ -134,9 +128,9 @@ def intervene(run: Path, sentence: str | None, text: str | None, **options: Any)
         keys, rows, weight = _linked("--force", link, before)
         interventions += [Force(row, key, weight / len(keys), **where) for row in rows for key in keys]
     for word in options["erase"] or ():
-        interventions += [Cut(None, key, **where) for key in _source("--erase", word, before)]
-    interventions += [Uniform(**_place("--uniform", place)) for place in options["uniform"] or ()]
-    interventions += [Scale(0.0, **_place("--drop", place)) for place in options["drop"] or ()]
+        interventions += [Cut(None, key, **where) for key in _tokens("--erase", "source", word, before)]
+    interventions += [Uniform(**_place(place)) for place in options["uniform"] or ()]
+    interventions += [Scale(0.0, **_place(place)) for place in options["drop"] or ()]
     if not interventions:
         expected = "--cut, --force, --erase, --uniform, --drop or --data"
         raise ArgumentError(message("regard intervene", "there is no intervention", expected=expected))
@@ -153,10 +147,19 @@ def intervene(run: Path, sentence: str | None, text: str | None, **options: Any)
         problem = f"nothing was changed at {place!r}: the translation has no such word"
         raise ArgumentError(message("regard intervene", problem))
     if options["json"]:
-        written = _to_json(before, after, rescored) | {
-            "interventions": [each.written() for each in interventions]
-        }
-        print_json(written)
+        print_json(
+            {
+                "source": before.source,
+                "before": {"text": before.text, "score": before.score},
+                "after": {"text": after.text, "score": after.score},
+                "before_under_intervention": rescored.score,
+                "tokens": [
+                    {"piece": piece, "before": was, "after": now}
+                    for piece, was, now in _token_scores(before, rescored)
+                ],
+                "interventions": [each.written() for each in interventions],
+            }
+        )
     else:
         _print(printable_console(), before, after, rescored)
 
@@ -174,55 +177,39 @@ def _linked(option: str, link: str, before: Translation) -> tuple[list[int], lis
     if match is None:
         expected = "a source word and a target word, counted from 0: 2-3"
         raise ArgumentError(message(option, f"'{printable(link[:40])}' is not a link", expected=expected))
-    try:
-        weight = 1.0 if match[3] is None else float(match[3])
-    except ValueError:
-        raise ArgumentError(message(option, f"the weight {match[3]} is not a number")) from None
-    rows = _tokens(option, "target", int(match[2]), before.passages[0].words)
-    return _source(option, int(match[1]), before), rows, weight
+    rows = _tokens(option, "target", int(match[2]), before)
+    return _tokens(option, "source", int(match[1]), before), rows, float(match[3] or 1.0)
 
 
-def _source(option: str, word: int, before: Translation) -> list[int]:
-    return _tokens(option, "source", word, before.passages[0].source_words)
-
-
-def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int]:
-    """Return the indices of the tokens that make up a word.
+def _tokens(option: str, side: str, word: int, before: Translation) -> list[int]:
+    """Return the indices of the tokens that make up a word of the original translation.
 
     option: the option that names the word, for error messages.
     side: "source" or "target".
     word: the index of the word.
-    words: for each token, the index of its word.
     """
+    passage = before.passages[0]
+    words = passage.source_words if side == "source" else passage.words
     places = [place for place, each in enumerate(words) if each == word]
     if not places:
-        count = max(words, default=-1) + 1
-        problem = f"there is no {side} word {word}"
-        raise ArgumentError(message(option, problem, expected=f"the number of a word, from 0 to {count - 1}"))
+        expected = f"the number of a word, from 0 to {max(words, default=-1)}"
+        raise ArgumentError(message(option, f"there is no {side} word {word}", expected=expected))
     return places
 
 
-def _place(option: str, text: str) -> dict[str, Any]:
+def _place(text: str) -> dict[str, Any]:
     """Parse the name of an attention layer (site), with or without a head.
 
-    For "decoder.1.cross:0", the result is {"at": "decoder.1.cross", "head": 0}. If the text
-    has no head, "head" is None.
-
-    option: the option that the text is from, for error messages.
+    >>> _place("decoder.1.cross:0"), _place("decoder.1.cross")
+    ({'at': 'decoder.1.cross', 'head': 0}, {'at': 'decoder.1.cross', 'head': None})
     """
-    match = PLACE.fullmatch(text)
-    if match is None:
-        raise ArgumentError(
-            message(option, "the name of a site is missing", expected="decoder.1.cross, or decoder.1.cross:0")
-        )
-    return {"at": match[1], "head": None if match[2] is None else int(match[2])}
+    name, _, head = text.rpartition(":")
+    return {"at": name, "head": int(head)} if name and head.isdecimal() else {"at": text, "head": None}
 
 
 def _read(path: Path) -> list[Intervention]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(message(shown(path), error.strerror or "the file cannot be read")) from None
     except ValueError:
         raise DataError(message(shown(path), "the file is not valid JSON")) from None
     content = content.get("interventions") if isinstance(content, dict) else content
@@ -242,22 +229,6 @@ def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, fl
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []
     return list(zip(rescored.pieces, before.token_scores, rescored.token_scores, strict=False))
-
-
-def _to_json(before: Translation, after: Translation, rescored: Scored) -> dict[str, Any]:
-    sides = {
-        name: {"text": each.text, "score": each.score}
-        for name, each in (("before", before), ("after", after))
-    }
-    return {
-        "source": before.source,
-        **sides,
-        "before_under_intervention": rescored.score,
-        "tokens": [
-            {"piece": piece, "before": was, "after": now}
-            for piece, was, now in _token_scores(before, rescored)
-        ],
-    }
 
 
 def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:

@@ -23,7 +23,7 @@ import typer
 from regard.data.column_names import COLUMNS, FIELDS
 from regard.errors import ArgumentError, message
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET
-from regard.training.command_options import CommandOption, flag, integer, option_parameters
+from regard.training.command_options import CommandOption, flag, integer, option_parameters, several
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -32,7 +32,6 @@ __all__ = [
     "CORPUS",
     "COUNT",
     "DEFAULT_COLUMNS",
-    "HEADS",
     "JSON",
     "LINES",
     "MACHINE",
@@ -48,7 +47,6 @@ __all__ = [
     "TOKENS",
     "batch_tokens",
     "but",
-    "check_given",
     "command",
     "finite",
     "given_options",
@@ -64,7 +62,6 @@ CORPUS = 10_000_000
 COUNT = 100_000
 """Maximum number of sentences to print, and maximum number of checkpoints to average."""
 
-HEADS = 10_000
 LINES = 1_000_000
 """Largest value of the options --at-once, --sequences, --top-k and --erase."""
 
@@ -154,19 +151,16 @@ OPTIONS = {
         flag("--overwrite", "Overwrite existing files."),
         CommandOption("--source", SOURCE.help, "FILE", list[str]),
         CommandOption("--target", TARGET.help, "FILE", list[str]),
-        CommandOption(
+        several(
             "--tsv",
-            "TSV or CSV file with sentence pairs, instead of --source and --target (see --columns). May be "
-            "repeated.",
+            "TSV or CSV file with sentence pairs, instead of --source and --target (see --columns).",
             "FILE",
-            list[str],
         ),
-        CommandOption(
+        several(
             "--jsonl",
             "JSON lines, JSON or Parquet file with sentence pairs, instead of --source and --target (see "
-            "--fields). May be repeated.",
+            "--fields).",
             "FILE",
-            list[str],
         ),
         CommandOption("--columns", COLUMNS, "A,B", default=DEFAULT_COLUMNS),
         CommandOption("--fields", FIELDS, "A,B", default="source,target"),
@@ -182,7 +176,7 @@ OPTIONS = {
             "Task of the run, as package.module:Class, if it is not part of Regard.",
             "NAME",
         ),
-        integer("--head", "Number of an attention head; the first is 0.", 0, HEADS),
+        integer("--head", "Number of an attention head; the first is 0.", 0, 10_000),
         CommandOption(
             "--unit",
             "Unit to align: word, morpheme, character, or auto (morpheme or character if the run has such a "
@@ -278,30 +272,28 @@ def _typer_parameter(option: CommandOption) -> Any:
     return typer.Argument(**arguments | {"show_default": False})
 
 
-def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(
+    context: typer.Context,
+    task: type[RunTask],
+    attribute: str,
+    options: Mapping[str, Any],
+    hint: str = "",
+) -> dict[str, Any]:
     """Return a dict from the options of one task to their values, such as {"test_file": None}.
 
-    If the task is not part of Regard, the options that only this task has cannot be set on the command line.
-    They have their default values.
+    Raise ArgumentError if the command line has an option that only other tasks have. If the task is not part
+    of Regard, the options that only this task has cannot be set on the command line. They have their default
+    values.
 
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     options: the values of the options of all tasks.
-    """
-    declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
-    defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
-    return {name: options.get(name, defaults.get(name)) for name in option_parameters(declared)}
-
-
-def check_given(context: typer.Context, task: type[RunTask], attribute: str, hint: str = "") -> None:
-    """Raise ArgumentError if the command line has an option that only other tasks have.
-
-    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     hint: the hint of the error message; by default, it names the tasks that have the option.
     """
     from regard.runs.run_task import task_name
     from regard.tasks.task_table import TASKS, find_task
 
-    accepted = option_parameters(getattr(task, attribute))
+    declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
+    accepted = option_parameters(declared)
     for name, option in given_options(context, attribute).items():
         if name not in accepted:
             tasks = {each: option_parameters(getattr(find_task(each), attribute)) for each in TASKS}
@@ -309,6 +301,8 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
             problem = f"runs of the task {task_name(task)} have no such option"
             hint = hint or f"it is an option for runs of the task {others}"
             raise ArgumentError(message(option, problem, hint=hint))
+    defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
+    return {name: options.get(name, defaults.get(name)) for name in accepted}
 
 
 def given_options(context: typer.Context, attribute: str) -> dict[str, str]:

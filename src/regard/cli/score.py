@@ -22,7 +22,7 @@ from regard.decoding import Scored
 from regard.errors import ArgumentError, message, shell_word, shown
 from regard.tasks.language import ScoredText
 from regard.tasks.task_table import find_task
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import flag, several
 from regard.training.logs.live_table import perplexity
 
 __all__ = ["score"]
@@ -33,15 +33,14 @@ AT_ONCE = 4096
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "For a language model: files with one text per line; - is standard input. Without FILES and "
         "--text, standard input is read. For a translator: a .tsv, .csv, .jsonl, .json or .parquet file with "
         "pairs, or a source file and a target file.",
         "FILES",
-        list[str],
     ),
-    CommandOption("--text", "For a language model: a text to score. May be repeated.", "TEXT", list[str]),
+    several("--text", "For a language model: a text to score.", "TEXT"),
     *PAIR_LINES,
     "output",
     flag(

@@ -13,7 +13,7 @@ from regard.data.line_io import given_lines, say
 from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.data import sequences_in
 from regard.tasks.algorithms.sequence_solver import Solution
-from regard.training.command_options import CommandOption, integer
+from regard.training.command_options import integer, several
 from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["solve"]
@@ -24,14 +24,13 @@ LONGEST = 10_000
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "Files with one sequence per line, as JSON objects; - is standard input. Without FILES and "
         "--sequence, random sequences are generated.",
         "FILES",
-        list[str],
     ),
-    CommandOption("--sequence", "A sequence as a JSON object. May be repeated.", "JSON", list[str]),
+    several("--sequence", "A sequence as a JSON object.", "JSON"),
     integer("--sequences", "Number of sequences to generate.", 1, LINES, default=1),
     integer(
         "--length",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,31 +54,20 @@ def tour(quick: bool) -> None:
 
 def show(console: Console, number: int, step: TourStep) -> None:
     """Print one step of the tour: its text, its call and its drawings (side by side if they fit)."""
+    title, text, call, pictures = step
     console.print()
-    console.rule(Text(f" {number}  {step.title} ", style="bold"), align="left", style="dim")
-    console.print(Text(step.text), width=min(console.width, 92))
-    if step.call:
-        console.print(Text(f"> {step.call}", style="cyan"))
-    if len(step.pictures) == 1:
-        console.print(Padding(step.pictures[0], (1, 0, 0, 2)))
+    console.rule(Text(f" {number}  {title} ", style="bold"), align="left", style="dim")
+    console.print(Text(text), width=min(console.width, 92))
+    if call:
+        console.print(Text(f"> {call}", style="cyan"))
+    if len(pictures) == 1:
+        console.print(Padding(pictures[0], (1, 0, 0, 2)))
     else:
-        console.print(Padding(beside(*step.pictures), (1, 0, 0, 2)), end="")
+        console.print(Padding(beside(*pictures), (1, 0, 0, 2)), end="")
 
 
-@dataclass(frozen=True)
-class TourStep:
-    """One step of `regard tour`.
-
-    title: the title of the step.
-    text: an explanation.
-    call: a call of attention(), as source code.
-    pictures: drawings of the attention weights.
-    """
-
-    title: str
-    text: str
-    call: str
-    pictures: Sequence[RenderableType]
+TourStep = tuple[str, str, str, Sequence[RenderableType]]
+"""One step: its title, an explanation, a call of attention() as source code, and drawings of the weights."""
 
 
 def soft_dictionary() -> TourStep:
@@ -90,7 +78,7 @@ def soft_dictionary() -> TourStep:
     query = torch.tensor(sharpness, dtype=torch.float32)[:, None] * key[where]
     seen = attention(query, key, value, score=regard.Dot(), look=WEIGHTS)
     read = list(entries.values())[int(seen.output[-1].argmax())]
-    return TourStep(
+    return (
         "A soft dictionary",
         "최웅준은 밥을 먹었다. Where? Ask the dictionary with a query near 어디에서 and read a mixture of "
         "its values. As the query grows, one entry gets almost all the weight, and the mixture becomes the "
@@ -123,7 +111,7 @@ def scores() -> TourStep:
         seen = attention(query, key, score=score, look=WEIGHTS)
         title = f"{name}: {kind.equation}\n{_paper(kind)}"
         pictures.append(draw(_weights(seen), english, korean, title, legend=False, most=1))
-    return TourStep(
+    return (
         "Compare: the score of a query and a key",
         "나는 고양이로소이다, I am a cat. Each word has four features: speaker, topic, animal, being. Score "
         f"functions with parameters were trained on the alignment for {STEPS} steps of gradient descent.",
@@ -147,7 +135,7 @@ def masks() -> TourStep:
     drawn = {
         text: _weights(attention(x, x, mask=mask, look=WEIGHTS))[0] for text, mask in masks_by_call.items()
     }
-    return TourStep(
+    return (
         "Mask: which keys a query may see",
         "All words have the same vector, so each query attends equally to the keys that it may see.",
         "attention(x, x, mask=causal() & window(left=1))",
@@ -171,7 +159,7 @@ def selections() -> TourStep:
         "LocalP(1.0, width=2)": regard.LocalP(centre=torch.tensor([1.0]), width=2),
     }
     rows = [_weights(attention(query, key, select=select, look=WEIGHTS))[0] for select in selects.values()]
-    return TourStep(
+    return (
         "Select: from scores to weights",
         "The query is an animal; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Soft gives every key "
         "some weight, Sparse gives some keys 0; Gate weights do not sum to 1; Hard samples a key, Best is "
@@ -199,7 +187,7 @@ def positions() -> TourStep:
         text = f"{name}, on {scheme.acts}\n{_paper(kind) or ' '}"
         weights = _weights(seen)[0, 0]
         pictures.append(draw(weights, words, words, text, most=float(weights.max())))
-    return TourStep(
+    return (
         "Positions: the order of the words",
         "The same word six times, so the drawing shows positions only, in the first of two heads. Learned "
         "positions are shown as initialised, before any training. Each scale ends at the largest weight.",
@@ -219,7 +207,7 @@ def heads() -> TourStep:
     query = 2 * torch.stack(list(questions.values()))[None, :, None]
     seen = attention(query, facts.expand(1, 2, -1, -1), look=regard.Look(weights=True, entropy=True))
     names = [f"head {number}: {question}" for number, question in enumerate(questions, start=1)]
-    return TourStep(
+    return (
         "Many heads: several questions at once",
         "One head has one set of weights. Two heads ask two questions about the sentence: where and why.",
         "attention(query, key)        # (B, H, T, D): H = 2 heads; MultiHead is the layer",
@@ -245,7 +233,7 @@ def recording() -> TourStep:
     entropy = seen["cross"][0].entropy
     assert entropy is not None
     pictures.append(bars(entropy[0, 0], english, "cross, head 1: entropy in nats", most=math.log(4)))
-    return TourStep(
+    return (
         "Record: see the attention of a model without changing its code",
         "Two untrained layers: causal self-attention with ALiBi, then cross-attention to the source.",
         "with record(Look(weights=True, entropy=True)) as seen: model(...)",
@@ -257,23 +245,15 @@ def explaining() -> TourStep:
     """Tour step: show which backend a call of attention() uses, and why the others are not used."""
     x = torch.zeros(1, 4, 16)
     mask = regard.causal() & regard.padding(torch.tensor([3]))
-    explanations = {
+    calls = {
         "explain(x, x, mask=causal() & padding(lengths))": regard.explain(x, x, mask=mask, look=WEIGHTS),
         "explain(x, x, score=Additive(16, 16))": regard.explain(x, x, score=regard.Additive(16, 16)),
     }
-    return TourStep(
+    return (
         "Explain: which kernel, and why not another",
         "Every backend computes the same attention. A call uses the fastest backend that supports it.",
         "",
-        [
-            Group(
-                *(
-                    part
-                    for call, why in explanations.items()
-                    for part in (Text(call, "cyan"), explained(why), "")
-                )
-            )
-        ],
+        [Group(*(part for call, why in calls.items() for part in (Text(call, "cyan"), explained(why), "")))],
     )
 
 

@@ -17,7 +17,7 @@ from regard.cli.options import REQUIRED, but, command
 from regard.cli.printing import facts_table, printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
 from regard.errors import DataError, message, printable, shell_word, shown
-from regard.training.command_options import LOGS, RUN, CommandOption, flag
+from regard.training.command_options import LOGS, RUN, CommandOption, flag, several
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -51,12 +51,11 @@ TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
     flag("--resume", "Resume the run in --output.", panel=RUN),
     flag("--change", "With --resume: accept changed settings or data.", panel=RUN),
     flag("--dry-run", "Print the data report, the settings and the estimated time, and exit.", panel=RUN),
-    CommandOption(
+    several(
         "--logger",
         "Call this function of yours, as module:function, for every event of the run, for example "
-        "to log to Weights & Biases. May be repeated.",
+        "to log to Weights & Biases.",
         "NAME",
-        list[str],
         panel=LOGS,
     ),
 )
@@ -111,7 +110,10 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
     with _stopped_early(output):
         outcome = train_run(kind, settings, output, **how, console=console, loggers=loggers)
     if outcome.warning and not outcome.interrupted:
-        console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
+        model = settings.get("model", {})  # without these settings, the size suits the length of the run
+        size = next((each for each in ("width", "size", "layers") if model.get(each) is not None), "")
+        advice = "train for more minutes" + (f", or do not set model.{size}" if size else "")
+        console.print(Text(f"{outcome.warning}: {advice}"))
     if outcome.failed:
         return _failed(output, outcome.failed, console)
     return _finished(kind, output, outcome.interrupted, console)
@@ -252,17 +254,6 @@ def _stopped_early(folder: Path) -> Iterator[None]:
             raise
         typer.echo("stopped before the first step; nothing was saved", err=True)
         raise typer.Exit(130) from None
-
-
-def _advice(settings: Mapping[str, Any]) -> str:
-    """Return advice for a run that was too short: "train for more minutes".
-
-    If the user has set the model size, the advice also says, for example, "or do not set model.width".
-    Without this setting, Regard chooses a size that suits the length of the run.
-    """
-    model = settings.get("model", {})
-    size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
-    return f"train for more minutes, or do not set {size}" if size else "train for more minutes"
 
 
 def _print_estimate(run: Estimate) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from regard.cli.options import but
 from regard.errors import ArgumentError, message
+from regard.lazy_package import imported
 from regard.runs.run_settings import RunSettings
 from regard.tasks.task_table import SETTINGS
 from regard.training.command_options import DATA, LOGS, MODEL, RUN, TRAINING, CommandOption
@@ -76,7 +76,7 @@ def train_options() -> dict[str, TrainOption]:
     >>> train_options()["label_smoothing"].option.shown_default
     '0.1; 0 for language, classification, captioning'
     """
-    tasks = {name: _imported(place) for name, place in SETTINGS.items()}
+    tasks = {name: imported(place.replace(":", ".")) for name, place in SETTINGS.items()}
     options: dict[str, CommandOption] = {}
     settings: dict[str, dict[str, None]] = {}
     kinds: list[type[BaseModel]] = [RunSettings, *tasks.values()]
@@ -89,12 +89,6 @@ def train_options() -> dict[str, TrainOption]:
         for name, option in options.items()
     }
     return dict(sorted(whole.items(), key=lambda item: PANELS.index(item[1].option.panel)))
-
-
-def _imported(place: str) -> type[BaseModel]:
-    module, _, name = place.partition(":")
-    kind: type[BaseModel] = getattr(importlib.import_module(module), name)
-    return kind
 
 
 def _declared(kind: type[BaseModel], place: str = "") -> Iterator[tuple[str, CommandOption]]:
@@ -138,14 +132,10 @@ def _text(kind: type[BaseModel], name: str) -> str:
 
 def _type(annotation: Any) -> Any:
     """Return the type of the values of a setting: its annotation without None, bounds and literals."""
-    parts = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return _type(parts[0])
-    if get_origin(annotation) is Literal:
+    parts, origin = get_args(annotation), get_origin(annotation)
+    if origin is Literal:
         return type(parts[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return _type(parts[0])
-    return annotation
+    return _type(parts[0]) if origin in (Annotated, Union, UnionType) else annotation
 
 
 def _with_default(
@@ -230,10 +220,9 @@ def _has_setting(kind: Any, name: str) -> bool:
     """
     *sections, last = name.split(".")
     for section in sections:
-        field = kind.model_fields.get(section)
-        if field is None:
+        if section not in kind.model_fields:
             return False
-        kind = field.annotation
+        kind = kind.model_fields[section].annotation
         if not hasattr(kind, "model_fields"):  # e.g. EstimatorSettings | None; checked later
             return True
     return last in kind.model_fields or kind.model_config.get("extra") == "allow"

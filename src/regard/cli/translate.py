@@ -27,7 +27,7 @@ from regard.decoding import Translation
 from regard.decoding.search_options import describe_search
 from regard.errors import ArgumentError, message
 from regard.roles import CROSS
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import CommandOption, flag, several
 
 __all__ = ["translate"]
 
@@ -37,14 +37,13 @@ AT_ONCE = 4096
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "Files with one sentence per line; - is standard input. Without FILES and --text, standard "
         "input is read.",
         "FILES",
-        list[str],
     ),
-    CommandOption("--text", "A sentence to translate. May be repeated.", "TEXT", list[str]),
+    several("--text", "A sentence to translate.", "TEXT"),
     "encoding",
     "output",
     flag("--scores", "Print the log-probability of each translation before it, separated by a tab."),

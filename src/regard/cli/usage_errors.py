@@ -1,5 +1,6 @@
 """Errors of the command line's grammar, and what to write instead: names of other toolkits, similar names.
 
+check_outputs() refuses to write an output file over an input file, before anything is read.
 setting_option() translates the Python arguments that error messages recommend to options.
 """
 
@@ -9,6 +10,7 @@ import difflib
 import os
 import re
 import shlex
+import stat
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,9 @@ __all__ = [
     "PEER_COMMANDS",
     "PEER_OPTIONS",
     "WITHOUT_COMMAND",
+    "check_apart",
     "check_order",
+    "check_outputs",
     "check_values",
     "file_option",
     "listed_name",
@@ -265,6 +269,9 @@ SECTIONS = {
 }
 """Setting.owner -> the section of config.toml with the setting, which --set changes."""
 
+OUTPUTS = ("--output", "--page", "--alignments", "--coco")
+"""The options that name a file to write."""
+
 
 def listed_name(name: str) -> str:
     """Return the name in the help of an option with two names. Other names are returned unchanged.
@@ -443,6 +450,72 @@ def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
         hint = f"--source {shell_word(words[0])} --target {shell_word(words[1])}"
     problem = "a file name must follow an option that says what the file contains"
     return ArgumentError(message(f"{call} {first}", problem, hint=hint))
+
+
+def check_outputs(context: Any) -> None:
+    """Raise ArgumentError if an output file of a command is one of its input files, or another output file.
+
+    Two names are the same file if they lead to the same file on the disk, also through links.
+
+    context: the context of the command, with the values of all parameters.
+    """
+    outputs = dict[str, Path]()
+    inputs = list[tuple[str, str]]()
+    for parameter in context.command.params:
+        value, option = context.params.get(str(parameter.name)), parameter.opts[0]
+        if option in OUTPUTS and str(parameter.metavar).startswith("FILE"):
+            if value is not None and str(value) != "-":
+                outputs[option] = Path(value)
+        elif parameter.metavar != "TEXT":
+            values = value if isinstance(value, list | tuple) else [value]
+            inputs += [(option, str(path)) for path in values if isinstance(path, str | Path)]
+    written = dict[str, str]()
+    for option, output in outputs.items():
+        for other, path in inputs:
+            source = f"{other} {shown(path)}" if other.startswith("-") else shown(path)
+            check_apart(option, output, [path], source)
+        if _is_standard_input(output):
+            raise _overwritten(option, output, "standard input")
+        if output.exists() and not output.is_file():  # a device such as /dev/null, or a pipe
+            continue
+        first = written.setdefault(os.path.realpath(output), option)
+        if first != option:
+            problem = f"{first} names the same file"
+            raise ArgumentError(message(f"{option} {shown(output)}", problem, expected="two different files"))
+
+
+def check_apart(option: str, output: Path, inputs: Iterable[str | Path], source: str = "") -> None:
+    """Raise ArgumentError if an output file is one of the input files.
+
+    option: the option with the output file, for the error message.
+    source: the input file, for the error message; by default its name.
+    """
+    for path in inputs:
+        # writing() writes to output.part first
+        for written in (output, output.with_name(f"{output.name}.part") if output.name else output):
+            if _same_file(written, path):
+                raise _overwritten(option, output, source or shown(path))
+
+
+def _overwritten(option: str, output: Path, source: str) -> ArgumentError:
+    problem = f"the output would overwrite an input file: {source}"
+    return ArgumentError(message(f"{option} {shown(output)}", problem, hint="choose another output file"))
+
+
+def _same_file(output: Path, path: str | Path) -> bool:
+    try:
+        return os.path.isfile(path) and os.path.samefile(output, path)
+    except (OSError, ValueError):  # there is no such file, or the text cannot be a file name
+        return False
+
+
+def _is_standard_input(output: Path) -> bool:
+    """Return whether standard input is read from the file `output`, as in `regard ... < FILE`."""
+    try:
+        opened, found = os.fstat(sys.stdin.fileno()), os.stat(output)
+    except (AttributeError, OSError, ValueError):  # no standard input, or no such file
+        return False
+    return stat.S_ISREG(opened.st_mode) and os.path.samestat(opened, found)
 
 
 def usage_error(error: Any) -> str:

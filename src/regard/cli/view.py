@@ -18,7 +18,6 @@ from regard.cli.open_runs import one_sentence, set_threads, task_of_run
 from regard.cli.options import (
     OF_RUN,
     but,
-    check_given,
     command,
     given_options,
     given_parameters,
@@ -35,7 +34,7 @@ from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import task_name
 from regard.tasks.answering.task import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
-from regard.training.command_options import CommandOption, option_parameters
+from regard.training.command_options import CommandOption
 from regard.viewing import VIEWS, Picture, Seen
 from regard.viewing.word_groups import spelled
 
@@ -215,14 +214,14 @@ def view(context: typer.Context, run: str | None, sentence: str | None, **option
     else:
         kind = task_of_run(Path(run), options["task"])
         task = task_name(kind)
-        chosen = ChosenRun(Path(run), options["checkpoint"], options["device"])
-        if not kind.view_options:  # the task may not show attention at all
-            viewed = kind.view_run(chosen, {}, drawing)
-        check_given(context, kind, "view_options")
-        if "text" in option_parameters(kind.view_options):
-            options["text"] = one_sentence("regard view", sentence, text)
+        chosen, values = ChosenRun(Path(run), options["checkpoint"], options["device"]), dict[str, Any]()
         if kind.view_options:
-            viewed = kind.view_run(chosen, options_of(kind, "view_options", options), drawing)
+            values = options_of(context, kind, "view_options", options)
+        if "text" in values:
+            values["text"] = one_sentence("regard view", sentence, text)
+        viewed = kind.view_run(chosen, values, drawing)
+        if not values:  # after view_run(), because most tasks without options do not show attention
+            options_of(context, kind, "view_options", options)
     own = (*viewed.own, *OWN_VIEWS.get(task or "", ()))
     if name is not None and name not in own:
         _check_attention(viewed, name, own)

@@ -20,7 +20,7 @@ from regard.compare.position_study import POSITIONS
 from regard.compare.score_study import SCORES
 from regard.compare.softmax_study import SOFTMAX
 from regard.compare.study import Study, StudyResult, Table, Verdict
-from regard.compare.study_context import Options, StudyContext, cpu_threads
+from regard.compare.study_context import StudyContext, cpu_threads
 from regard.errors import ArgumentError, RegardError, UnknownName, message
 
 __all__ = ["QUICK_STUDIES", "STUDIES", "Comparison", "compare"]
@@ -123,11 +123,11 @@ def compare(
         if name not in STUDIES:
             raise UnknownName("study", name, STUDIES)
     chosen = [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
-    own: Any = (quick, tuple(bins), sentences or 0, tuple(widths), device, threads, jobs)
-    options = Options(settings or {}, models, 3 if seeds is None else seeds, *own)
     if output is None and cache is None:
         raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
-    context = StudyContext(options, Path(str(output)) / "runs" if cache is None else Path(cache), say)
+    own: Any = (quick, tuple(bins), sentences or 0, tuple(widths), device, threads, jobs)
+    place = Path(str(output)) / "runs" if cache is None else Path(cache)
+    context = StudyContext(place, say, settings or {}, models, 3 if seeds is None else seeds, *own)
     with cpu_threads(context.device, threads):
         comparison = _compared(chosen, context, minutes)
     if output is None:
@@ -137,12 +137,11 @@ def compare(
 
 def _about(comparison: Comparison, context: StudyContext) -> str:
     """Return sentences about the data, the training and the seeds."""
-    options = context.options
-    data = "the built-in Korean-English corpus" if options.built_in else "the given sentence pairs"
-    training = ", ".join(f"{name} = {value}" for name, value in options.settings["training"].items())
-    seeds = ", ".join(map(str, options.seeds))
+    data = "the built-in Korean-English corpus" if context.built_in else "the given sentence pairs"
+    training = ", ".join(f"{name} = {value}" for name, value in context.settings["training"].items())
+    seeds = ", ".join(map(str, context.seeds))
     return (
-        f"Trained on {data} with width {options.width}, {training}, seeds {seeds}, on {context.device} "
+        f"Trained on {data} with width {context.width}, {training}, seeds {seeds}, on {context.device} "
         f"with torch {torch.__version__}. "
         "Other settings are those that regard train chooses. Summed training time: "
         f"{comparison.seconds / 60:.1f} minutes. Every number is in the CSV files beside this page."
@@ -152,11 +151,11 @@ def _about(comparison: Comparison, context: StudyContext) -> str:
 def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | None) -> Comparison:
     """Train the runs that are missing, for at most `minutes`, and measure all finished runs."""
     until = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    planned = [run for study in chosen for run in study.runs(context.options)]
+    planned = [run for study in chosen for run in study.runs(context)]
     context.check(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
-        missing, needed = context.missing(planned), len({context.place(run) for run in planned})
+        missing, needed = context.missing(planned), len(set(map(context.place, planned)))
         context.say(f"trainings: {needed} needed, {needed - len(missing)} finished")
         if minutes is None or minutes > 0:
             context.train(missing, until)
@@ -170,10 +169,10 @@ def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | N
             results.append(_measured(study, context))
     except KeyboardInterrupt:  # report the studies that are measured
         stopped = "Ctrl-C"
-    failures = {f"{run.label}, seed {run.seed}": context.failure(run) for run in planned}
-    failed = {name: error for name, error in failures.items() if error}
-    finished = {run.folder: run.seconds or 0.0 for run in filter(None, map(context.finished, planned))}
-    return Comparison(tuple(results), failed, stopped, sum(finished.values()))
+    runs = list(map(context.stored, planned))
+    failed = {f"{run.label}, seed {run.seed}": run.error for run in runs if run.error}
+    seconds = sum({run.folder: run.seconds or 0.0 for run in runs}.values())
+    return Comparison(tuple(results), failed, stopped, seconds)
 
 
 def _measured(study: Study, context: StudyContext) -> StudyResult:
@@ -183,4 +182,6 @@ def _measured(study: Study, context: StudyContext) -> StudyResult:
         return study.measure(context)
     except RegardError as error:
         context.say(f"the study {study.name} has failed: {error}")
-        return StudyResult(study.name, study.title, notes=(f"The study has failed: {error}",))
+        result = StudyResult(study.name, study.title)
+        result.notes.append(f"The study has failed: {error}")
+        return result

@@ -18,30 +18,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.compare.study import (
-    Claim,
-    Figure,
-    Part,
     Row,
     Run,
     Study,
-    Table,
+    StudyResult,
     Variant,
-    Verdict,
     differences,
     fitted_slope,
-    judge,
-    line_figure,
-    lines_of,
     seeds_text,
 )
 from regard.compare.study_context import (
     LENGTH,
     ROWS,
     VOCABULARY,
-    Options,
     StudyContext,
     model_options,
-    model_variant,
     random_batch,
 )
 from regard.data.batch import Batch
@@ -75,14 +66,14 @@ CURVES = {
 """Measured curve -> the name of its figure, what it is, and its horizontal axis."""
 
 
-def _variants(options: Options) -> list[Variant]:
-    names = options.compared if options.quick else options.models or MODELS
-    return [model_variant(name) for name in names]
+def _variants(context: StudyContext) -> list[Variant]:
+    names = context.compared if context.quick else context.models or MODELS
+    return [Variant(name, model_options(name)) for name in names]
 
 
 def _initial(context: StudyContext, model: str, seed: int) -> Row:
     """Measure an untrained model on random sentences."""
-    settings = {"width": context.options.width, **model_options(model)}
+    settings = {"width": context.width, **model_options(model)}
     about = {"model": settings, "seed": seed, "rows": ROWS, "length": LENGTH}
 
     def measure() -> Row:
@@ -152,10 +143,10 @@ def _weight_correlation(flow: GradientFlow) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _flow(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
+def _flow(context: StudyContext, trained: list[Row], result: StudyResult) -> None:
     """Measure the untrained models, and return the curves of all models."""
-    options, seeds = context.options, context.options.seeds_untrained
-    names = options.models or MODELS
+    seeds = context.seeds_untrained
+    names = context.models or MODELS
     initial = [_initial(context, name, seed) for name in names for seed in seeds]
     curves, weights, values = list[Row](), list[Row](), list[Row]()
     for row in (*initial, *trained):
@@ -169,36 +160,39 @@ def _flow(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
             weights.append({**place, "rank_correlation": row["weight"]})
         values += [{**place, "class": c, "weight": w, "norm": norm} for c, w, norm in row["value"]]
     where = "; ".join(
-        (*WHERE.values(), f"{seeds_text(len(seeds))} {BEFORE}, {seeds_text(len(options.seeds))} {AFTER}")
+        (*WHERE.values(), f"{seeds_text(len(seeds))} {BEFORE}, {seeds_text(len(context.seeds))} {AFTER}")
     )
     correlated = "Rank correlation of the norm of d loss_t / d v_j with the attention weight of v_j"
     by_weight = "Norm of d loss_t / d v_j by the weight of v_j"
-    yield Table("gradient", f"Mean norm of the gradient by distance: {where}.", curves, shown=False)
-    yield Table("gradient-weight", f"{correlated}: {where}.", weights)
-    yield Table("gradient-value", f"{by_weight}: {where}.", values, shown=False)
+    result.table("gradient", f"Mean norm of the gradient by distance: {where}.", curves, shown=False)
+    result.table("gradient-weight", f"{correlated}: {where}.", weights)
+    result.table("gradient-value", f"{by_weight}: {where}.", values, shown=False)
     for stage, rows in ((BEFORE, initial), (AFTER, trained)):
         if rows:
             count = seeds_text(len({row["seed"] for row in rows}))
-            yield from _figures(curves, values, stage, count)
-    yield from _verdicts(initial, trained, names)
+            _add_figures(result, curves, values, stage, count)
+    _add_verdicts(result, initial, trained, names)
 
 
-def _figures(curves: Sequence[Row], values: Sequence[Row], stage: str, seeds: str) -> Iterator[Figure]:
+def _add_figures(
+    result: StudyResult, curves: Sequence[Row], values: Sequence[Row], stage: str, seeds: str
+) -> None:
     name = stage.split()[-1]
     for of, (kind, text, x) in CURVES.items():
         caption = f"{text}, {WHERE[stage]}, mean over sentences, geometric mean over {seeds}."
         own = [row for row in curves if (row["stage"], row["of"]) == (stage, of)]
-        lines = lines_of(own, "model", "distance", "norm", geometric=True)
-        yield line_figure(f"gradient-{kind}-{name}", caption, lines, (x, "norm"), "y")
+        columns = ("model", "distance", "norm")
+        result.lines(f"gradient-{kind}-{name}", caption, own, columns, (x, "norm"), "y", geometric=True)
     weighted = sorted((row for row in values if row["stage"] == stage), key=lambda row: row["class"])
     middles = [{**row, "middle": 10 ** ((row["class"] + 0.5) / 4)} for row in weighted]
-    if lines := lines_of(middles, "model", "middle", "norm", band=False):
+    if middles:
         text = "Norm of d loss_t / d v_j by the attention weight of v_j"
         caption = f"{text}, {WHERE[stage]}, mean over {seeds}."
-        yield line_figure(f"gradient-value-{name}", caption, lines, ("attention weight", "norm"), "xy")
+        columns, axes = ("model", "middle", "norm"), ("attention weight", "norm")
+        result.lines(f"gradient-value-{name}", caption, middles, columns, axes, "xy", band=False)
 
 
-def _verdicts(initial: list[Row], trained: list[Row], names: Sequence[str]) -> Iterator[Verdict]:
+def _add_verdicts(result: StudyResult, initial: list[Row], trained: list[Row], names: Sequence[str]) -> None:
     less = (
         "the gradient that reaches an encoder state falls less with the distance if the model has attention."
     )
@@ -225,12 +219,12 @@ def _verdicts(initial: list[Row], trained: list[Row], names: Sequence[str]) -> I
         if {first, second} <= set(names):
             gains = differences(rows, first, second, f"{of}_decay")
             what = f"{what}, {first} minus {second}, {stage}"
-            yield judge(Claim(f"gradient.{name}", text), gains, what)
+            result.judge(f"gradient.{name}", text, gains, what)
     if ATTENTIVE in names:
         own = [row["weight"] for row in trained if row["model"] == ATTENTIVE and row["weight"] is not None]
         what = f"rank correlation of |d loss_t / d v_j| and weight in {ATTENTIVE}, {AFTER}"
         text = "The gradient that reaches a value row follows its attention weight."
-        yield judge(Claim("gradient.weight", text), own, what)
+        result.judge("gradient.weight", text, own, what)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -12,16 +11,14 @@ from regard.compare.length_bins import SentenceSet
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, weight_entropy
 from regard.compare.study import (
     Claim,
-    Part,
     Row,
     Run,
     Study,
+    StudyResult,
     Variant,
-    bar_figure,
-    judge,
     seeds_text,
 )
-from regard.compare.study_context import Options, StudyContext
+from regard.compare.study_context import StudyContext
 from regard.data import korean_english
 from regard.evaluation import Links, score_links
 from regard.runs.run_folder import config_of
@@ -101,9 +98,9 @@ CLAIMS = (
 )
 
 
-def _variants(options: Options) -> list[Variant]:
+def _variants(context: StudyContext) -> list[Variant]:
     """Return the variants; those that are trained on gold alignments only if the data have them."""
-    aligned = options.built_in or bool(options.settings["data"].get("alignments"))
+    aligned = context.built_in or bool(context.settings["data"].get("alignments"))
     return [variant for variant in VARIANTS if aligned or variant.training != GUIDED]
 
 
@@ -191,21 +188,19 @@ def stored_baseline(run: Run) -> tuple[Baseline, int]:
 def _each(context: StudyContext, run: Run) -> Row:
     """Measure the entropy, the agreement with gold alignments and the gradient of one run."""
     row: Row = {"entropy_bits": weight_entropy(context, run)["entropy_bits"]}
-    if context.options.built_in:
+    if context.built_in:
         row |= alignment_errors(context, run)
     return row | gradient_noise(context, run)
 
 
-def _noise(context: StudyContext, rows: list[Row]) -> Iterator[Part]:
+def _noise(context: StudyContext, rows: list[Row], result: StudyResult) -> None:
     """Judge the claims about the gradient of REINFORCE, and draw the noise and the alignment errors."""
     sampled = [row for row in rows if row["model"] == SAMPLED]
-    claim = Claim(
-        "hard.noise",
-        "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is "
-        "variance.",
+    noisy = (
+        "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is variance."
     )
     share = "share of the variance in the mean square of the gradient of the scores, minus 0.5"
-    yield judge(claim, [row["gradient_noise"] - 0.5 for row in sampled], share)
+    result.judge("hard.noise", noisy, [row["gradient_noise"] - 0.5 for row in sampled], share)
     ratios = [
         math.log(row["variance_without_baseline"] / row["gradient_variance"])
         for row in sampled
@@ -213,13 +208,13 @@ def _noise(context: StudyContext, rows: list[Row]) -> Iterator[Part]:
     ]
     ratio = "log of the variance without the baseline over the variance with it, same models and batches"
     lowers = "A baseline lowers the variance of the gradient of REINFORCE."
-    yield judge(Claim("hard.variance", lowers), ratios, ratio)
+    result.judge("hard.variance", lowers, ratios, ratio)
     drawn = {"gradient_noise": "Share of the variance in the mean square of the gradient"}
-    if context.options.built_in:
+    if context.built_in:
         drawn["alignment_error_rate"] = "Alignment error rate against gold alignments"
     where = f"trained models, test sentences, mean over {seeds_text(len({row['seed'] for row in rows}))}"
     for of, text in drawn.items() if rows else ():
-        yield bar_figure(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
+        result.bars(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
 
 
 HARD = Study("hard", "Hard against soft attention", CLAIMS, _variants, each=_each, extra=_noise)

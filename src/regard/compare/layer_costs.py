@@ -8,7 +8,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -19,16 +19,10 @@ from torch import Tensor, nn
 
 from regard.attention import attention
 from regard.compare.study import (
-    Claim,
-    Part,
     Row,
     Study,
-    Table,
-    Verdict,
+    StudyResult,
     fitted_slope,
-    judge,
-    line_figure,
-    lines_of,
 )
 from regard.compare.study_context import StudyContext, cpu_threads
 from regard.evaluation.confidence import interval
@@ -68,7 +62,7 @@ LARGE = 4.0
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer over n positions of width d, and its cost in theory.
+    """A layer over n positions of width d, and its cost in theory; by default, that of attention.
 
     build: returns a module that maps (B, n, d) to (B, n, d), given d.
     operations: floating-point operations of the forward pass for one sequence, given n and d. A multiply-add
@@ -80,9 +74,9 @@ class LayerCost:
 
     build: Callable[[int], nn.Module]
     operations: Callable[[int, int], int]
-    sequential: Callable[[int], int]
-    path: Callable[[int], int]
-    exponents: tuple[int, int]
+    sequential: Callable[[int], int] = lambda n: 1
+    path: Callable[[int], int] = lambda n: 1
+    exponents: tuple[int, int] = (2, 1)
 
 
 class _Layer(nn.Module):
@@ -100,23 +94,14 @@ LAYERS: dict[str, LayerCost] = {
     "self-attention": LayerCost(
         lambda d: _Layer(nn.Identity(), lambda _, x: attention(x, x, x).output),
         operations=lambda n, d: 4 * n * n * d,
-        sequential=lambda n: 1,
-        path=lambda n: 1,
-        exponents=(2, 1),
     ),
     "multi-head": LayerCost(
         lambda d: _Layer(MultiHead(d, HEADS), lambda layer, x: layer(x, x).output),
         operations=lambda n, d: 4 * n * n * d + 8 * n * d * d,
-        sequential=lambda n: 1,
-        path=lambda n: 1,
-        exponents=(2, 1),
     ),
     "additive": LayerCost(
         lambda d: _Layer(Additive(d, d, d), lambda score, x: attention(x, x, x, score=score).output),
         operations=lambda n, d: 6 * n * n * d + 4 * n * d * d,
-        sequential=lambda n: 1,
-        path=lambda n: 1,
-        exponents=(2, 1),
     ),
     "recurrent": LayerCost(
         lambda d: _Layer(nn.GRU(d, d, batch_first=True), lambda layer, x: layer(x)[0]),
@@ -128,7 +113,6 @@ LAYERS: dict[str, LayerCost] = {
     "convolutional": LayerCost(
         lambda d: _Layer(nn.Conv1d(d, d, KERNEL, padding=KERNEL // 2), lambda layer, x: layer(x.mT).mT),
         operations=lambda n, d: 2 * KERNEL * n * d * d,
-        sequential=lambda n: 1,
         path=lambda n: n - 1,
         exponents=(1, 2),
     ),
@@ -233,15 +217,15 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _cost(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
-    options, device = context.options, context.device
+def _cost(context: StudyContext, trained: list[Row], result: StudyResult) -> None:
+    device = context.device
     gpu = device.startswith("cuda")
     # On a GPU, launching the kernels takes most of the time below about n = 4096.
     first, last, size, widest = (6, 15, 128, 1024) if gpu else (5, 10, 64, 512)
-    lengths = [2**power for power in range(first, last + 1 - (gpu + 1) * options.quick)]
+    lengths = [2**power for power in range(first, last + 1 - (gpu + 1) * context.quick)]
     sizes = [(n, size, "n") for n in lengths]
     sizes += [(size, d, "d") for d in (32, 64, 128, 256, 512, 1024) if d <= widest]
-    with cpu_threads(device, options.threads or (CPU_THREADS if device == "cpu" else None)):
+    with cpu_threads(device, context.threads or (CPU_THREADS if device == "cpu" else None)):
         threads = torch.get_num_threads()
         name = torch.cuda.get_device_name() if gpu else device
         base = {"device": name, "threads": threads, "batch": BATCH}
@@ -255,28 +239,28 @@ def _cost(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
     where += f", {threads} thread{'s' * (threads != 1)}" if device == "cpu" else ""
     mean, where = f"{where}, mean of {ROUNDS} {REPEATED}", f"{where}, {ROUNDS} {REPEATED}"
     plain = [{**row, **{key: statistics.fmean(row[key]) for key in ("forward", "both")}} for row in rows]
-    yield Table("cost", f"Time in seconds, peak memory in bytes and operations of layers: {where}.", plain)
+    result.table("cost", f"Time in seconds, peak memory in bytes and operations of layers: {where}.", plain)
     title = (
         f"Exponents of the time, fitted to sizes that take {LARGE:g} times as long as the shortest, and "
         f"of operations and memory, fitted to the upper half of the sizes: {where}."
     )
-    yield Table("cost-exponents", title, _exponents(rows))
+    result.table("cost-exponents", title, _exponents(rows))
     projected = [
         {"U h": name, "round": k, "seconds": value}
         for name, values in once.items()
         for k, value in enumerate(values)
     ]
     title = f"Seconds for 64 decoder steps over 128 states, d = 256: {where}."
-    yield Table("cost-once", title, projected)
+    result.table("cost-once", title, projected)
     own = [row for row in plain if row["varied"] == "n"]
     for of, text in (("both", "Seconds"), ("memory", "Peak memory in bytes")):
         caption = f"{text} of one layer against n, d = {size}, forward and backward: {mean}."
-        lines = lines_of(own, "layer", "n", of, band=False)
-        yield line_figure(f"cost-{of}-n", caption, lines, ("n", text.lower()), "xy")
-    yield from _verdicts(rows, once)
+        columns, axes = ("layer", "n", of), ("n", text.lower())
+        result.lines(f"cost-{of}-n", caption, own, columns, axes, "xy", band=False)
+    _add_verdicts(result, rows, once)
 
 
-def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> Iterator[Verdict]:
+def _add_verdicts(result: StudyResult, rows: Sequence[Row], once: dict[str, list[float]]) -> None:
     attention = "Self-attention takes time O(n^2 d): the time grows as n^2 for large n."
     recurrent = "A recurrent layer takes time O(n d^2): the time grows as n, in n sequential steps."
     for name, layer, text, theory in (
@@ -285,15 +269,15 @@ def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> Iterator[Ver
     ):
         what = f"exponent of n in the time of {layer}, forward and backward"
         bounds = {"least": theory - TOLERANCE, "most": theory + TOLERANCE}
-        yield judge(Claim(name, text), _fits(rows, layer, "n", "both"), what, REPEATED, **bounds)
-    claim = Claim("cost.short", "If n is smaller than d, self-attention is faster than a recurrent layer.")
+        result.judge(name, text, _fits(rows, layer, "n", "both"), what, REPEATED, **bounds)
+    text = "If n is smaller than d, self-attention is faster than a recurrent layer."
     narrow = [row for row in _of(rows, "self-attention", "d") if row["n"] < row["d"]][-1]
     same = next(row for row in _of(rows, "recurrent", "d") if row["d"] == narrow["d"])
     what = f"log of the time of recurrent over self-attention, n = {narrow['n']}, d = {narrow['d']}"
-    yield judge(claim, _log_ratios(same["both"], narrow["both"]), what, REPEATED)
+    result.judge("cost.short", text, _log_ratios(same["both"], narrow["both"]), what, REPEATED)
     text = "Additive attention is faster if U h is computed once, not at every decoder step."
     what = "log of the time with U h at every step over the time with U h once"
-    yield judge(Claim("cost.once", text), _log_ratios(once["every"], once["once"]), what, REPEATED)
+    result.judge("cost.once", text, _log_ratios(once["every"], once["once"]), what, REPEATED)
 
 
 def _log_ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:

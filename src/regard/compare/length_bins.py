@@ -14,7 +14,7 @@ from regard.tasks.translation.settings import Data
 from regard.training.settings import build
 
 if TYPE_CHECKING:
-    from regard.compare.study_context import Options
+    from regard.compare.study_context import StudyContext
 
 __all__ = ["SentenceSet", "choose_bins", "read_sentences"]
 
@@ -53,46 +53,47 @@ class SentenceSet:
         return len(source.split() if self.unit == "words" else source)
 
 
-def read_sentences(options: Options) -> SentenceSet:
+def read_sentences(context: StudyContext) -> SentenceSet:
     """Return the test sentences of a comparison.
 
     For the built-in corpus, they are sentences of its test split and of its split of long sentences. For
     files, they are the validation pairs: those of the validation files, or pairs held out from training.
     """
-    if options.built_in:
+    if context.built_in:
         pairs = [
             (each.source, each.target)
             for split, times in GENERATED.items()
-            for each in korean_english(split, times * options.sentences)
+            for each in korean_english(split, times * context.sentences_per_class)
         ]
         return SentenceSet(pairs, "test sentences of the built-in corpus", LONGEST_TRAINED)
-    split = read_split(build(Data, options.settings["data"], "the settings [data]"))
+    split = read_split(build(Data, context.settings["data"], "the settings [data]"))
     longest = max((len(pair.source.split()) for pair in split.train), default=0)
     pairs = [(pair.source, pair.target) for pair in split.valid]
     return SentenceSet(pairs, "validation pairs, which are not used for training", longest)
 
 
-def choose_bins(sentences: SentenceSet, options: Options) -> dict[str, list[tuple[str, str]]]:
+def choose_bins(sentences: SentenceSet, context: StudyContext) -> dict[str, list[tuple[str, str]]]:
     """Divide the test sentences into classes of source length, in words or in characters, such as "6-10".
 
-    Classes with fewer than SMALLEST sentences are joined with their neighbour. At most options.sentences
-    pairs are kept in each class. Raise an error if there are fewer classes than sentences.fewest.
+    Classes with fewer than SMALLEST sentences are joined with their neighbour. At most
+    context.sentences_per_class pairs are kept in each class. Raise an error if there are fewer classes than
+    sentences.fewest.
     """
-    chosen = tuple(sorted(options.bins)) or BOUNDS
+    chosen = tuple(sorted(context.bounds)) or BOUNDS
     if chosen[0] < 1:
         expected = f"numbers of {sentences.unit}, 1 or more"
         raise ArgumentError(message("--length-bins", f"got {chosen}", expected=expected))
     groups: list[list[tuple[str, str]]] = [[] for _ in (*chosen, None)]
     for pair in sentences.pairs:
         groups[bisect.bisect_left(chosen, sentences.length(pair[0]))].append(pair)
-    smallest = min(SMALLEST, options.sentences)
+    smallest = min(SMALLEST, context.sentences_per_class)
     joined: list[list[tuple[str, str]]] = []
     for group in filter(None, groups):
         if joined and min(len(joined[-1]), len(group)) < smallest:
             joined[-1] = joined[-1] + group
         else:
             joined.append(group)
-    if options.bins and len(joined) <= len(chosen):
+    if context.bounds and len(joined) <= len(chosen):
         counts = ", ".join(str(len(group)) for group in groups)
         problem = f"the classes have {counts} sentences; the last one is for longer sentences"
         hint = f"choose bounds so that each class has at least {smallest} sentences"
@@ -111,5 +112,5 @@ def choose_bins(sentences: SentenceSet, options: Options) -> dict[str, list[tupl
     bins = {}
     for group in joined:
         lengths = [sentences.length(source) for source, _ in group]
-        bins[f"{min(lengths)}-{max(lengths)}"] = group[: options.sentences]
+        bins[f"{min(lengths)}-{max(lengths)}"] = group[: context.sentences_per_class]
     return bins

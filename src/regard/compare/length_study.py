@@ -6,7 +6,7 @@ The figure is that of Bahdanau et al. (2014), figure 2, from our own runs.
 from __future__ import annotations
 
 from regard.compare.study import Claim, Study, Variant
-from regard.compare.study_context import Options, model_variant
+from regard.compare.study_context import StudyContext, model_options
 
 __all__ = ["LENGTH"]
 
@@ -41,10 +41,11 @@ CLAIMS = (
 )
 
 
-def _variants(options: Options) -> list[Variant]:
+def _variants(context: StudyContext) -> list[Variant]:
     """Return the models to compare, and the fixed vector at several widths."""
-    models, widths = [model_variant(name) for name in options.compared], options.widths_compared
-    if len(widths) < 2 or FIXED not in options.compared:
+    widths = context.widths_compared
+    models = [Variant(name, model_options(name)) for name in context.compared]
+    if len(widths) < 2 or FIXED not in context.compared:
         return models
     roles = {widths[0]: "narrowest", widths[-1]: "widest"}
     return models + [

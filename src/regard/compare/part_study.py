@@ -9,7 +9,6 @@ the mean, and the feed-forward layer can tell them apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,15 +17,11 @@ from torch.nn import functional
 
 from regard.compare.study import (
     Claim,
-    Part,
     Row,
     Study,
-    Table,
+    StudyResult,
     Variant,
     differences,
-    judge,
-    line_figure,
-    lines_of,
     seeds_text,
 )
 from regard.compare.study_context import StudyContext
@@ -171,9 +166,9 @@ def accuracy_with_heads(
     }
 
 
-def _lookups(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
+def _lookups(context: StudyContext, trained: list[Row], result: StudyResult) -> None:
     """Train one attention layer with 1 to 8 heads on a task with two look-ups per word."""
-    seeds, rows = context.options.seeds_untrained, list[Row]()
+    seeds, rows = context.seeds_untrained, list[Row]()
     places = [(each, heads, seed) for each in HEADS for heads in HEADS[each] for seed in seeds]
     for readout, heads, seed in places:
 
@@ -186,15 +181,15 @@ def _lookups(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
         rows.append(place | context.measured("two-lookups", {**place, "steps": STEPS}, measure))
     about = "one attention layer, random sequences that were not used for training, "
     about += seeds_text(len(seeds))
-    yield Table("parts-lookups", f"Task with two look-ups per word: {about}.", rows)
+    result.table("parts-lookups", f"Task with two look-ups per word: {about}.", rows)
     text = "share of words with both letters right"
     caption = f"{text.capitalize()} by the number of heads, on a task with two look-ups per word: {about}."
-    lines = lines_of(rows, "readout", "heads", "both_letters")
-    yield line_figure("parts-lookups", caption, lines, ("heads", text), "x")
+    columns = ("readout", "heads", "both_letters")
+    result.lines("parts-lookups", caption, rows, columns, ("heads", text), "x")
     for readout, name, claim in LOOKUPS:
         own = [{**row, "model": row["heads"]} for row in rows if row["readout"] == readout]
         gains = differences(own, 2, 1, "both_letters")
-        yield judge(Claim(name, claim), gains, f"{text}, 2 heads minus 1 head, {readout}")
+        result.judge(name, claim, gains, f"{text}, 2 heads minus 1 head, {readout}")
 
 
 PARTS = Study("parts", "Parts of a model", CLAIMS, VARIANTS, extra=_lookups)

@@ -14,22 +14,17 @@ from regard.compare.comparison import Comparison
 from regard.compare.comparison_page import write_page
 from regard.compare.study import (
     Claim,
-    Part,
     Row,
     Run,
     StudyResult,
-    Table,
     Variant,
     Verdict,
-    bar_figure,
     differences,
     judge,
-    line_figure,
-    lines_of,
     seeds_text,
     summary,
 )
-from regard.compare.study_context import Options, StudyContext
+from regard.compare.study_context import StudyContext
 from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
@@ -74,8 +69,8 @@ def compare_runs(
     runs = _runs_of(places)
     if task == "translation":
         data = (settings or {}).get("data") or config_of(runs[0].folder)["data"]
-        options = Options({"data": data}, bins=tuple(bins), sentences=sentences or 0, device=device)
-        result, about = _by_length(StudyContext(options, folder / "runs", say), runs)
+        own: Any = {"bounds": tuple(bins), "sentences_per_class": sentences or 0, "device": device}
+        result, about = _by_length(StudyContext(folder / "runs", say, {"data": data}, **own), runs)
     else:
         own = {"--length-bins": tuple(bins), "--sentences": sentences, "options of the data": settings}
         for option in (name for name, value in own.items() if value):
@@ -109,19 +104,19 @@ def _by_length(context: StudyContext, runs: Sequence[Run]) -> tuple[StudyResult,
         *_data_note(changes, "and all are measured on the same sentences, which some may have trained on"),
     )
     caption = f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}."
-    lines = lines_of(classes, "model", "length", metric)
-    parts: list[Part] = [
-        Table("runs", f"BLEU and exact match by source length in {unit}: {where}.", classes),
-        _summary_table(rows, ("bleu", "exact"), where),
-        Table("settings", "Settings that differ.", changes),
-        line_figure("runs", caption, lines, (f"source length ({unit})", score)),
-        *_verdicts(rows, metric, f"mean {score}"),
-    ]
+    result = StudyResult("runs", "Comparison of trained runs")
+    result.table("runs", f"BLEU and exact match by source length in {unit}: {where}.", classes)
+    _add_summary(result, rows, ("bleu", "exact"), where)
+    result.table("settings", "Settings that differ.", changes)
+    axes = (f"source length ({unit})", score)
+    result.lines("runs", caption, classes, ("model", "length", metric), axes)
+    result.verdicts += _verdicts(rows, metric, f"mean {score}")
+    result.notes += notes
     about = (
         f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
         f"of each run, on {context.device}"
     )
-    return StudyResult("runs", "Comparison of trained runs", parts, notes), about
+    return result, about
 
 
 def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]:
@@ -141,21 +136,19 @@ def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]
         place = {"model": run.label, "seed": run.seed, "step": best["step"]}
         rows.append({**place, "parameters": facts.parameters, **best})
     where = f"validation data of each run, best checkpoint, {_seeds(rows)}"
-    scores = _summary_table(rows, [each for each in task.metrics if any(each in row for row in rows)], where)
-    for row in scores.rows:
+    result = StudyResult("runs", f"Comparison of trained runs: {name}")
+    result.table("runs", f"Scores of runs of the task {name}: {where}.", rows)
+    _add_summary(result, rows, [each for each in task.metrics if any(each in row for row in rows)], where)
+    for row in result.tables[-1].rows:
         row["better"] = task.metrics[row["score"]]
     changes = _changes(runs)
-    data = _data_note(changes, "so their validation data may differ too")
-    notes = (f"the scores are of the {where}", *data)
-    parts: list[Part] = [
-        Table("runs", f"Scores of runs of the task {name}: {where}.", rows),
-        scores,
-        Table("settings", "Settings that differ from those of the first run.", changes),
-        bar_figure("runs", f"{metric}: {where}.", rows, metric, metric),
-        *_verdicts(rows, metric, metric, task.metrics.get(metric) == "lower"),
-    ]
+    result.table("settings", "Settings that differ from those of the first run.", changes)
+    result.bars("runs", f"{metric}: {where}.", rows, metric, metric)
+    result.verdicts += _verdicts(rows, metric, metric, task.metrics.get(metric) == "lower")
+    then = "so their validation data may differ too"
+    result.notes += (f"the scores are of the {where}", *_data_note(changes, then))
     about = f"Runs of the task {name}, compared by the scores that they have stored,"
-    return StudyResult("runs", f"Comparison of trained runs: {name}", parts, notes), about
+    return result, about
 
 
 def _data_note(changes: Sequence[Row], then: str) -> tuple[str, ...]:
@@ -164,9 +157,9 @@ def _data_note(changes: Sequence[Row], then: str) -> tuple[str, ...]:
     return (f"The runs have different settings [data], {then}.",) * differ
 
 
-def _summary_table(rows: Sequence[Row], scores: Sequence[str], where: str) -> Table:
+def _add_summary(result: StudyResult, rows: Sequence[Row], scores: Sequence[str], where: str) -> None:
     title = f"Mean of each score with its 95 % interval: {where}."
-    return Table("runs-summary", title, summary(rows, scores))
+    result.table("runs-summary", title, summary(rows, scores))
 
 
 def _seeds(rows: Sequence[Row]) -> str:

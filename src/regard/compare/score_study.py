@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -11,18 +10,14 @@ from regard.compare.layer_costs import REPEATED, ROUNDS, median_seconds, peak_me
 from regard.compare.score_gradients import sample_scores, score_state, score_statistics
 from regard.compare.study import (
     Claim,
-    Part,
     Row,
     Run,
     Study,
-    Table,
+    StudyResult,
     Variant,
-    judge,
-    line_figure,
-    lines_of,
     seeds_text,
 )
-from regard.compare.study_context import VOCABULARY, Options, StudyContext, random_batch
+from regard.compare.study_context import VOCABULARY, StudyContext, random_batch
 from regard.models import build_model
 from regard.training.losses import cross_entropy
 
@@ -68,16 +63,16 @@ STEP_WORDS, STEP_TOKENS, STEP_VOCABULARY = 16, 2048, 2000
 """Sentence length, batch size in tokens and vocabulary size of the training step that is measured."""
 
 
-def _variants(options: Options) -> list[Variant]:
-    widest = max(options.widths_compared)
+def _variants(context: StudyContext) -> list[Variant]:
+    widest = max(context.widths_compared)
     return [
         Variant(
-            name if width == options.width else f"{name}, width {width}",
+            name if width == context.width else f"{name}, width {width}",
             {"name": "bahdanau", "width": width} | ({} if name == "additive" else {"score": name}),
             role=WIDEST.format(name) if width == widest else "",
-            figure="" if width == options.width else None,
+            figure="" if width == context.width else None,
         )
-        for width in options.widths_compared
+        for width in context.widths_compared
         for name in NAMES
     ]
 
@@ -121,8 +116,8 @@ def _initial(context: StudyContext, name: str, width: int, seed: int) -> Row:
 
 def _step_cost(context: StudyContext, name: str) -> dict[str, list[float]]:
     """Measure the time and the peak memory of a training step on random sentences, for each repetition."""
-    options, device = context.options, context.device
-    model: Row = {"name": "bahdanau", "width": options.width, "score": name}
+    device = context.device
+    model: Row = {"name": "bahdanau", "width": context.width, "score": name}
 
     def measure() -> dict[str, list[float]]:
         context.say(f"timing a training step with the score {name} ...")
@@ -140,49 +135,48 @@ def _step_cost(context: StudyContext, name: str) -> dict[str, list[float]]:
             "bytes": [float(peak_memory(step, device)) for _ in range(ROUNDS)],
         }
 
-    about = {"model": model, "device": device, "threads": options.threads, "tokens": STEP_TOKENS}
+    about = {"model": model, "device": device, "threads": context.threads, "tokens": STEP_TOKENS}
     return context.measured("step-cost", about, measure)
 
 
-def _extra(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
+def _extra(context: StudyContext, trained: list[Row], result: StudyResult) -> None:
     """Measure saturation for random vectors, as in the argument for the factor, and in models by width."""
-    options, seeds = context.options, seeds_text(len(context.options.seeds))
+    seeds = seeds_text(len(context.seeds))
     random: list[Row] = [{"d": d, "seed": k, **saturation(d, k)} for d in DIMENSIONS for k in range(5)]
     vectors = "random queries and keys of unit variance, 32 keys, mean over 5 seeds"
-    yield Table("scores-saturation", f"Saturation of the softmax: {vectors}.", random)
+    result.table("scores-saturation", f"Saturation of the softmax: {vectors}.", random)
     text = "Norm of the gradient of a weight with respect to the scores"
     gradients = [
         {"score": name, "d": row["d"], "gradient": row[f"{name}_gradient"]}
         for name in (DOT, SCALED)
         for row in random
     ]
-    lines = lines_of(gradients, "score", "d", "gradient")
-    yield line_figure("scores-gradient", f"{text}: {vectors}.", lines, ("d", "gradient"), "xy")
+    drawn = ("score", "d", "gradient")
+    result.lines("scores-gradient", f"{text}: {vectors}.", gradients, drawn, ("d", "gradient"), "xy")
     gains = [
         math.log(row["scaled_dot_gradient"] / row["dot_gradient"])
         for row in random
         if row["d"] == DIMENSIONS[-1]
     ]
-    claim = Claim(
-        "scores.scaled",
+    text = (
         "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
-        "becomes smaller.",
+        "becomes smaller."
     )
-    yield judge(claim, gains, f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}")
+    what = f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}"
+    result.judge("scores.scaled", text, gains, what)
 
     columns = ("score", "width", "seed", "bleu", *STATE)
     states = [
         _initial(context, name, width, seed)
         for name in NAMES
-        for width in options.widths_compared
-        for seed in options.seeds
+        for width in context.widths_compared
+        for seed in context.seeds
     ] + [{"stage": AFTER, **{name: row[name] for name in columns}} for row in trained]
     where = f"bahdanau on random sentences at initialisation, on test sentences after training, {seeds}"
-    yield Table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states)
+    result.table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states)
     if trained:
         about = f"BLEU, mean over the classes of source length: {context.sentences.name}, {seeds}."
-        lines = lines_of(trained, "score", "width", "bleu")
-        yield line_figure("scores-width", about, lines, ("width", "BLEU"), "x")
+        result.lines("scores-width", about, trained, ("score", "width", "bleu"), ("width", "BLEU"), "x")
 
     costs = {name: _step_cost(context, name) for name in NAMES}
     steps: list[Row] = [
@@ -191,12 +185,12 @@ def _extra(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
         for k in range(ROUNDS)
     ]
     step = f"one training step, forward and backward, 2,048 tokens, {context.device}"
-    yield Table("scores-cost", f"Time and peak memory: {step}, {ROUNDS} {REPEATED}.", steps)
+    result.table("scores-cost", f"Time and peak memory: {step}, {ROUNDS} {REPEATED}.", steps)
     for of, name, text in (("seconds", "scores.time", "time"), ("bytes", "scores.memory", "memory")):
-        claim = Claim(name, f"A training step takes less {text} with dot than with additive.")
+        claim = f"A training step takes less {text} with dot than with additive."
         both = zip(costs["additive"][of], costs[DOT][of], strict=True)
-        what = f"log of the {of} of a training step, additive over {DOT}, width {options.width}"
-        yield judge(claim, [math.log(a / b) for a, b in both], what, REPEATED)
+        what = f"log of the {of} of a training step, additive over {DOT}, width {context.width}"
+        result.judge(name, claim, [math.log(a / b) for a, b in both], what, REPEATED)
 
 
 SCORES = Study("scores", "Score functions", CLAIMS, _variants, each=_each, extra=_extra)

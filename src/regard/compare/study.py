@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 from regard.evaluation.confidence import interval
 
 if TYPE_CHECKING:
-    from regard.compare.study_context import Options, StudyContext
+    from regard.compare.study_context import StudyContext
 
 __all__ = [
     "CONTRADICTED",
     "NOT_MEASURED",
-    "Part",
     "SUPPORTED",
     "UNCLEAR",
     "Claim",
@@ -34,11 +33,9 @@ __all__ = [
     "Table",
     "Variant",
     "Verdict",
-    "bar_figure",
     "differences",
     "fitted_slope",
     "judge",
-    "line_figure",
     "lines_of",
     "seeds_text",
     "summary",
@@ -86,8 +83,9 @@ class Run:
 
     variant, seed: what is trained.
     settings: the settings of the run, as in config.toml.
-    folder: the run folder, for regard.load(), of a run that has finished.
-    seconds: how long its training took; None for a run that was given to compare_runs().
+    folder: the run folder, for regard.load().
+    seconds: how long its training took; None if it has not finished, or for a run given to compare_runs().
+    error: the error message, if its training has failed.
     """
 
     variant: Variant
@@ -95,6 +93,7 @@ class Run:
     settings: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = Path()
     seconds: float | None = None
+    error: str = ""
 
     @property
     def label(self) -> str:
@@ -204,30 +203,61 @@ class Figure:
     marks: Mapping[float, str] = field(default_factory=dict)
 
 
-Part = Table | Figure | Verdict
-"""A part of the result of a study."""
-
-
 class StudyResult:
-    """What a study has measured.
+    """What a study has measured. Its methods add a table, a figure or a verdict.
 
     name, title: those of the study.
-    parts: its tables, figures and verdicts, in any order.
+
+    tables, figures, verdicts: the results.
     notes: sentences about what could not be measured, and why.
     """
 
-    def __init__(
+    def __init__(self, name: str, title: str):
+        self.name, self.title = name, title
+        self.tables: list[Table] = []
+        self.figures: list[Figure] = []
+        self.verdicts: list[Verdict] = []
+        self.notes: list[str] = []
+
+    def table(self, name: str, title: str, rows: list[Row], shown: bool = True) -> None:
+        """Add a table; see Table."""
+        self.tables.append(Table(name, title, rows, shown))
+
+    def bars(self, name: str, caption: str, rows: Sequence[Row], column: str, text: str) -> None:
+        """Add a figure with a bar for each model: the mean of a column, with its interval."""
+        models: dict[str, list[float]] = {}
+        for row in rows:
+            models.setdefault(row["model"], []).append(row[column])
+        bars = _series(text, models)
+        listed = "; ".join(f"{model}: {mean:.3g}" for model, mean in zip(bars.x, bars.y, strict=True))
+        self.figures.append(Figure(name, caption, f"Bars of {text}. {listed}.", [bars], "bars", y=text))
+
+    def lines(
         self,
         name: str,
-        title: str,
-        parts: Iterable[Part] = (),
-        notes: Sequence[str] = (),
-    ):
-        parts = tuple(parts)
-        self.name, self.title, self.notes = name, title, tuple(notes)
-        self.tables = tuple(each for each in parts if isinstance(each, Table))
-        self.figures = tuple(each for each in parts if isinstance(each, Figure))
-        self.verdicts = tuple(each for each in parts if isinstance(each, Verdict))
+        caption: str,
+        rows: Sequence[Row],
+        columns: tuple[str, str, str],
+        axes: tuple[str, str],
+        log: str = "",
+        marks: Mapping[float, str] | None = None,
+        **how: Any,
+    ) -> None:
+        """Add a figure of lines, with an alternative text that names the ends of each line.
+
+        columns, how: the arguments of lines_of().
+        axes: the labels of the axes.
+        """
+        (x, y), lines = axes, lines_of(rows, *columns, **how)
+        ends = "; ".join(f"{line.label}: {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in lines)
+        alt = f"Lines of {y} from low to high values of {x}. {ends}."
+        self.figures.append(Figure(name, caption, alt, lines, x=x, y=y, log=log, marks=marks or {}))
+
+    def judge(
+        self, name: str, text: str, values: Sequence[float], what: str, *how: Any, **bounds: Any
+    ) -> None:
+        """Add the verdict of judge() about the claim `text`."""
+        self.verdicts.append(judge(Claim(name, text), values, what, *how, **bounds))
 
 
 @dataclass(frozen=True)
@@ -237,10 +267,10 @@ class Study:
     name: the name for --study.
     title: the heading on the page.
     claims: the claims about two variants each, which measure() judges.
-    variants: the models to train, or a function that returns them, given the options of the comparison.
+    variants: the models to train, or a function that returns them, given the comparison.
     quality: whether the BLEU of the trained models is measured.
     each: measures more of one trained run; its results are columns of the table of the study.
-    extra: given the rows of the table, yields what it does not have: tables, figures, verdicts.
+    extra: given the rows of the table, adds to the result what it does not have: tables, figures, verdicts.
     table: the name of the table with one row per run. Default: `name`.
     by_length: the name of the table of BLEU by source length. Default: `name`-length.
     """
@@ -248,20 +278,20 @@ class Study:
     name: str
     title: str
     claims: tuple[Claim, ...] = ()
-    variants: Sequence[Variant] | Callable[[Options], Sequence[Variant]] = ()
+    variants: Sequence[Variant] | Callable[[StudyContext], Sequence[Variant]] = ()
     quality: bool = True
     each: Callable[[StudyContext, Run], Row] | None = None
-    extra: Callable[[StudyContext, list[Row]], Iterator[Part]] | None = None
+    extra: Callable[[StudyContext, list[Row], StudyResult], None] | None = None
     table: str = ""
     by_length: str = ""
 
-    def chosen(self, options: Options) -> list[Variant]:
-        """Return the variants, given the options of the comparison."""
-        return list(self.variants(options) if callable(self.variants) else self.variants)
+    def chosen(self, context: StudyContext) -> list[Variant]:
+        """Return the variants, given the comparison."""
+        return list(self.variants(context) if callable(self.variants) else self.variants)
 
-    def runs(self, options: Options) -> list[Run]:
+    def runs(self, context: StudyContext) -> list[Run]:
         """Return the training runs that the study needs: each variant, once for each seed."""
-        return [options.run(variant, seed) for variant in self.chosen(options) for seed in options.seeds]
+        return [context.run(variant, seed) for variant in self.chosen(context) for seed in context.seeds]
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Measure the finished runs, judge the claims, and return tables, figures and verdicts.
@@ -270,47 +300,56 @@ class Study:
         length; the BLEU on sources longer than those of the training; the share of BLEU lost on long sources;
         and what `each` measures.
         """
-        planned, variants = self.runs(context.options), self.chosen(context.options)
+        runs, variants = list(map(context.stored, self.runs(context))), self.chosen(context)
         rows: list[Row] = []
         classes: list[Row] = []
-        for run in filter(None, map(context.finished, planned)):
+        for run in (each for each in runs if each.seconds is not None):
             row: Row = {"model": run.label, "seed": run.seed}
             if self.quality:
                 own = context.quality(run)
                 classes += [row | each for each in own]
                 row |= _means(context, own) | {"training_seconds": run.seconds}
             rows.append(row | (self.each(context, run) if self.each else {}))
-        parts: list[Part] = []
+        result, waiting = StudyResult(self.name, self.title), []
         if self.quality:
-            parts += self._quality_parts(context, variants, rows, classes)
-        parts += [verdict for claim in self.claims for verdict in _verdicts(claim, variants, rows)]
-        parts += self.extra(context, rows) if self.extra else ()
-        return StudyResult(self.name, self.title, parts, context.unfinished_notes(planned))
+            self._add_quality(result, context, rows, classes)
+        for claim in self.claims:
+            result.verdicts += _verdicts(claim, variants, rows)
+        if self.extra:
+            self.extra(context, rows, result)
+        for run in (each for each in runs if each.seconds is None):
+            if run.error:
+                result.notes.append(f"The training of {run.label}, seed {run.seed}, failed: {run.error}")
+            else:
+                waiting.append(f"{run.label} (seed {run.seed})")
+        result.notes += [f"Not trained yet: {', '.join(waiting)}."] if waiting else []
+        return result
 
-    def _quality_parts(
-        self, context: StudyContext, variants: Sequence[Variant], rows: list[Row], classes: list[Row]
-    ) -> Iterator[Table | Figure]:
-        """Yield the tables and figures of BLEU."""
+    def _add_quality(
+        self, result: StudyResult, context: StudyContext, rows: list[Row], classes: list[Row]
+    ) -> None:
+        """Add the tables and figures of BLEU."""
         name, by_length = self.table or self.name, self.by_length or f"{self.name}-length"
         unit, seeds = context.sentences.unit, seeds_text(len({row["seed"] for row in rows}))
         where = f"{context.sentences.name}, greedy search, {seeds}"
         columns = dict.fromkeys(column for row in rows for column in row if column not in NOT_SCORES)
         mean = "Mean, standard deviation and 95 % interval of each score, over the seeds"
-        yield Table(f"{name}-summary", f"{mean}: {where}.", summary(rows, columns))
+        result.table(f"{name}-summary", f"{mean}: {where}.", summary(rows, columns))
         mean = "mean over the classes of source length"
-        yield Table(name, f"BLEU and exact match, {mean}: {where}.", rows)
-        yield Table(by_length, f"BLEU and exact match by source length in {unit}: {where}.", classes)
-        beyond = [at for at, name in enumerate(context.bins) if context.beyond(name)]
+        result.table(name, f"BLEU and exact match, {mean}: {where}.", rows)
+        result.table(by_length, f"BLEU and exact match by source length in {unit}: {where}.", classes)
+        beyond = [at for at, length in enumerate(context.bins) if context.beyond(length)]
         marks = {beyond[0] - 0.5: "longer than training"} if beyond else {}
+        variants = self.chosen(context)
         for group in dict.fromkeys(variant.figure for variant in variants):
             labels = [variant.label for variant in variants if variant.figure == group]
             own, lengths = ([row for row in table if row["model"] in labels] for table in (rows, classes))
             if group is None or not own:
                 continue
-            yield bar_figure(f"{name}{group}", f"BLEU, {mean}: {where}.", own, "bleu", "BLEU")
+            result.bars(f"{name}{group}", f"BLEU, {mean}: {where}.", own, "bleu", "BLEU")
             caption, axes = f"BLEU by source length in {unit}: {where}.", (f"source length ({unit})", "BLEU")
-            lines = lines_of(lengths, "model", "length", "bleu")
-            yield line_figure(f"{by_length}{group}", caption, lines, axes, marks=marks)
+            chosen = ("model", "length", "bleu")
+            result.lines(f"{by_length}{group}", caption, lengths, chosen, axes, marks=marks)
 
 
 def seeds_text(count: int) -> str:
@@ -399,31 +438,6 @@ def lines_of(
         lines.setdefault(row[by], {}).setdefault(row[x], []).append(float(row[y]))
     series = [_series(str(label), points, geometric) for label, points in lines.items()]
     return series if band else [Series(line.label, line.x, line.y) for line in series]
-
-
-def bar_figure(name: str, caption: str, rows: Sequence[Row], column: str, text: str) -> Figure:
-    """Return a figure with a bar for each model: the mean of a column, with its interval."""
-    models: dict[str, list[float]] = {}
-    for row in rows:
-        models.setdefault(row["model"], []).append(row[column])
-    bars = _series(text, models)
-    listed = "; ".join(f"{model}: {mean:.3g}" for model, mean in zip(bars.x, bars.y, strict=True))
-    return Figure(name, caption, f"Bars of {text}. {listed}.", [bars], "bars", y=text)
-
-
-def line_figure(
-    name: str,
-    caption: str,
-    lines: Sequence[Series],
-    axes: tuple[str, str],
-    log: str = "",
-    marks: Mapping[float, str] | None = None,
-) -> Figure:
-    """Return a figure of lines, with an alternative text that names the ends of each line."""
-    x, y = axes
-    ends = "; ".join(f"{line.label}: {line.y[0]:.3g} to {line.y[-1]:.3g}" for line in lines if len(line.y))
-    alt = f"Lines of {y} from low to high values of {x}. {ends}."
-    return Figure(name, caption, alt, lines, x=x, y=y, log=log, marks=marks or {})
 
 
 def fitted_slope(x: Sequence[float], y: Sequence[float], log: str = "") -> float:

@@ -33,7 +33,7 @@ from regard.compare.length_bins import SentenceSet, choose_bins, read_sentences
 from regard.compare.study import Row, Run, Variant
 from regard.data.batch import Batch
 from regard.decoding import Greedy
-from regard.errors import ArgumentError, DataError, RegardError, UnknownName, message, shown
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName, message, naming_place, shown
 from regard.evaluation import bleu, exact_match
 from regard.files import atomic_io
 from regard.files.untrusted import parse_json, read_limited
@@ -51,11 +51,9 @@ from regard.training.step_speed import fastest_threads
 
 __all__ = [
     "COMPARED",
-    "Options",
     "StudyContext",
     "cpu_threads",
     "model_options",
-    "model_variant",
     "random_batch",
 ]
 
@@ -93,25 +91,58 @@ ROWS, LENGTH = 4, 24
 """Number and length of random sentences."""
 
 
-@dataclass
-class Options:
-    """The options of a comparison: the arguments of compare(), checked, with their defaults.
+def model_options(name: str) -> dict[str, Any]:
+    """Return the settings [model] of a model in a comparison.
 
-    settings: the settings of all training runs, with the data, the width and the length of the training.
+    name: a name in COMPARED or MODELS, or such a name followed by options: "luong:score=concat:cell=gru".
+
+    >>> model_options("luong:score=concat")
+    {'name': 'luong', 'score': 'concat'}
+    """
+    known, *assignments = name.split(":")
+    if known not in COMPARED and known not in MODELS:
+        raise UnknownName("model", known, dict.fromkeys((*COMPARED, *MODELS)))
+    settings = dict(COMPARED.get(known, {"name": known}))
+    try:
+        settings |= override(assignments)
+    except ArgumentError:
+        problem = f"{name!r} is not a model with options"
+        hint = "write the options after colons: luong:score=concat:cell=gru"
+        raise ArgumentError(message("--models", problem, hint=hint)) from None
+    small = {"source_size": 8, "target_size": 8, "width": 8}
+    build_model(**{**small, **settings})  # raise an error for an unknown option
+    return settings
+
+
+@dataclass(eq=False)
+class StudyContext:
+    """A comparison: its options, its training runs and their measurements, and the test sentences.
+
+    folder: the folder of the runs and measurements: each run is trained once and can be resumed, and each
+        measurement is made once.
+    say: prints a line of progress.
+    settings: the settings of all training runs; with the defaults of the data, the width and the length of
+        the training.
+    The others are the arguments of compare(), which are checked, with their defaults.
+
+    interrupted: the signal that stopped train(); "" without one.
     """
 
+    folder: Path
+    say: Callable[[str], None] = print
     settings: Mapping[str, Any] = field(default_factory=dict)
     models: Any = ()
     seeds: Any = 3
     quick: bool = False
-    bins: Sequence[int] = ()
-    sentences: int = 0
+    bounds: Sequence[int] = ()
+    sentences_per_class: int = 0
     widths: Sequence[Any] = ()
     device: str = "auto"
     threads: int | None = None
     jobs: int = 1
 
     def __post_init__(self) -> None:
+        self.device, self.interrupted = choose_device(self.device), ""
         self.models = (self.models,) if isinstance(self.models, str) else tuple(self.models)
         for name in self.models:
             model_options(name)
@@ -127,8 +158,8 @@ class Options:
         default = without_alternatives(QUICK_DEFAULTS if self.quick else DEFAULTS, self.settings)
         self.settings = merged(default, {"data": data}, self.settings)
         build(Data, self.settings["data"], "regard compare")  # raise an error if they are not valid
-        self.bins, self.widths = tuple(self.bins), tuple(self.widths)
-        self.sentences = self.sentences or (QUICK_SENTENCES if self.quick else SENTENCES)
+        self.bounds, self.widths = tuple(self.bounds), tuple(self.widths)
+        self.sentences_per_class = self.sentences_per_class or (QUICK_SENTENCES if self.quick else SENTENCES)
         for option, width in (("--width", self.width), *(("--widths", each) for each in self.widths)):
             if isinstance(width, bool) or not isinstance(width, int) or not NARROWEST <= width <= WIDEST:
                 expected = f"an integer from {NARROWEST} to {WIDEST:,}"
@@ -177,61 +208,15 @@ class Options:
             settings["model"] = {"inner": 4 * model["width"], **model}
         return Run(variant, seed, settings)
 
-
-def model_options(name: str) -> dict[str, Any]:
-    """Return the settings [model] of a model in a comparison.
-
-    name: a name in COMPARED or MODELS, or such a name followed by options: "luong:score=concat:cell=gru".
-
-    >>> model_options("luong:score=concat")
-    {'name': 'luong', 'score': 'concat'}
-    """
-    known, *assignments = name.split(":")
-    if known not in COMPARED and known not in MODELS:
-        raise UnknownName("model", known, dict.fromkeys((*COMPARED, *MODELS)))
-    settings = dict(COMPARED.get(known, {"name": known}))
-    try:
-        settings |= override(assignments)
-    except ArgumentError:
-        problem = f"{name!r} is not a model with options"
-        hint = "write the options after colons: luong:score=concat:cell=gru"
-        raise ArgumentError(message("--models", problem, hint=hint)) from None
-    small = {"source_size": 8, "target_size": 8, "width": 8}
-    build_model(**{**small, **settings})  # raise an error for an unknown option
-    return settings
-
-
-def model_variant(name: str) -> Variant:
-    """Return the variant of a study that is a model of model_options()."""
-    return Variant(name, model_options(name))
-
-
-class StudyContext:
-    """The training runs of a comparison, the measurements of them, and the test sentences.
-
-    options: the options of the comparison.
-    folder: the folder of the runs and measurements: each run is trained once and can be resumed, and each
-        measurement is made once.
-    say: prints a line of progress.
-
-    device: the device of the trainings and measurements.
-    interrupted: the signal that stopped train(); "" without one.
-    """
-
-    def __init__(self, options: Options, folder: Path, say: Callable[[str], None]):
-        self.options, self.folder, self.say = options, folder, say
-        self.device = choose_device(options.device)
-        self.interrupted = ""
-
     @cached_property
     def sentences(self) -> SentenceSet:
         """The test sentences; read when they are first used."""
-        return read_sentences(self.options)
+        return read_sentences(self)
 
     @cached_property
     def bins(self) -> dict[str, list[tuple[str, str]]]:
         """The test sentences in classes of source length, such as "6-10"."""
-        return choose_bins(self.sentences, self.options)
+        return choose_bins(self.sentences, self)
 
     def beyond(self, length: str) -> bool:
         """Return whether all sources of a class, such as "25-34", are longer than those of the training."""
@@ -254,27 +239,17 @@ class StudyContext:
         key = _digest([{**run.settings, "data": data}, version, self.device.partition(":")[0]])
         return self.folder / f"{run.settings['model'].get('name', 'model')}-{run.seed}-{key}"
 
-    def finished(self, run: Run) -> Run | None:
-        """Return a run with its folder if its training has finished; otherwise None."""
+    def stored(self, run: Run) -> Run:
+        """Return a planned run with its folder and, if its training has ended, its duration or its error."""
         place = self.place(run)
         seconds = _read(place / "finished.json").get("seconds")
-        return replace(run, folder=place / "run", seconds=float(seconds)) if seconds is not None else None
-
-    def failure(self, run: Run) -> str:
-        """Return the error message of a run that has failed; "" for other runs."""
-        return str(_read(self.place(run) / "failed.json").get("error", ""))
+        error = str(_read(place / "failed.json").get("error", ""))
+        return replace(run, folder=place / "run", seconds=seconds, error=error)
 
     def missing(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs that are not finished, each once."""
-        distinct = {self.place(run): run for run in runs}
-        return [run for run in distinct.values() if self.finished(run) is None]
-
-    def unfinished_notes(self, runs: Sequence[Run]) -> tuple[str, ...]:
-        """Return a sentence for each run that has failed, and one for all that are not finished."""
-        missing = [(run, self.failure(run)) for run in runs if self.finished(run) is None]
-        notes = [f"The training of {run.label}, seed {run.seed}, failed: {e}" for run, e in missing if e]
-        waiting = ", ".join(f"{run.label} (seed {run.seed})" for run, error in missing if not error)
-        return (*notes, f"Not trained yet: {waiting}.") if waiting else tuple(notes)
+        distinct = {run.folder: run for run in map(self.stored, runs)}
+        return [run for run in distinct.values() if run.seconds is None]
 
     def check(self, runs: Sequence[Run]) -> None:
         """Raise ArgumentError if the settings or the model of a run are not valid."""
@@ -282,12 +257,8 @@ class StudyContext:
             build(TranslationSettings, run.settings, f"the settings of {run.label}")
         models = {json.dumps(run.settings["model"], sort_keys=True, default=str): run for run in runs}
         for run in models.values():
-            try:
+            with naming_place(f"the model {run.label}"):
                 build_model(**{"source_size": 8, "target_size": 8, **run.settings["model"]})
-            except ArgumentError as error:
-                text, place = error.message, f"the model {run.label}"
-                about = message(place, text.problem, expected=text.expected, hint=text.hint)
-                raise ArgumentError(about) from None
 
     def train(self, runs: Sequence[Run], until: float = math.inf) -> None:
         """Train runs that are not finished. A run that fails is reported, and the others go on.
@@ -298,10 +269,10 @@ class StudyContext:
         """
         if not runs:
             return
-        hint = "" if self.options.quick else SHORTER
+        hint = "" if self.quick else SHORTER
         with (
             interruptible(STOPPING) as interrupt,
-            TrainingProcesses(self.options.jobs, self.say, interrupt, until, hint) as processes,
+            TrainingProcesses(self.jobs, self.say, interrupt, until, hint) as processes,
         ):
             for end in processes.run(map(self._training, runs), len(runs)):
                 name = f"{processes.done}/{processes.total}: {end.training.name}"
@@ -315,12 +286,12 @@ class StudyContext:
 
     def _training(self, run: Run) -> Training:
         """Write the recipe of a run, and return its training."""
-        place, options = made_folder(self.place(run)), self.options
+        place = made_folder(self.place(run))
         (place / "failed.json").unlink(missing_ok=True)
         atomic_io.replace(place / "recipe.toml", to_toml(run.settings).encode())
-        threads = [] if options.threads is None else ["--threads", str(options.threads)]
+        threads = [] if self.threads is None else ["--threads", str(self.threads)]
         files = ["--recipe", str(place / "recipe.toml"), "--output", str(place / "run")]
-        arguments = [*files, "--resume", "--device", options.device, *threads]
+        arguments = [*files, "--resume", "--device", self.device, *threads]
         return Training(f"{run.label}, seed {run.seed}", place / "log.txt", arguments)
 
     def measured(

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         count_text,
         encode_text,
     )
-    from regard.data.hold_out import hold_out
     from regard.data.korean import KoreanEnglish, korean_english
     from regard.data.labelled_text import (
         ClassBalance,
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
         read_labelled,
     )
     from regard.data.pair_checks import Choices
-    from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+    from regard.data.pairs import Pair, Pairs, hold_out, pairs_from_dataset, pairs_from_lists, read_pairs
     from regard.data.tape_tasks import algorithm_batch
     from regard.data.tokenizer_suggestion import suggest_tokenizer
     from regard.data.tokenizers import (

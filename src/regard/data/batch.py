@@ -315,25 +315,10 @@ class LabelledBatch(BatchRows):
             if rows is not None and len(rows) != len(firsts):
                 problem = f"there are {len(firsts)} firsts and {len(rows)} {name}"
                 raise ArgumentError(message("LabelledBatch.collate()", problem, expected="the same number"))
-        batch = Batch.collate(firsts, seconds, index)
+        batch, pairs = Batch.collate(firsts, seconds, index), seconds is not None
         known = torch.full((len(firsts),), NO_LABEL) if labels is None else torch.as_tensor(labels)
-        return cls.of_batch(batch, known, pairs=seconds is not None)
-
-    @classmethod
-    def of_batch(cls, batch: Batch, labels: Tensor, pairs: bool) -> LabelledBatch:
-        """Create a LabelledBatch from a Batch. The source becomes the first text.
-
-        labels: (B,), class indices.
-        pairs: if True, the target becomes the second text, without BOS. If False, the target is ignored.
-        """
-        return cls(
-            batch.source,
-            batch.source_lengths,
-            labels.to(torch.long),
-            batch.index,
-            batch.labels if pairs else None,
-            batch.target_lengths if pairs else None,
-        )
+        second = (batch.labels, batch.target_lengths) if pairs else (None, None)
+        return cls(batch.source, batch.source_lengths, known.to(torch.long), batch.index, *second)
 
     def padded_to(self, rows: int, length: int, second_length: int | None = None) -> LabelledBatch:
         """Return a copy that is padded to a given batch size and to given lengths.

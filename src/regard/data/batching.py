@@ -7,9 +7,7 @@ For the same data and settings, the order of the batches depends only on (seed, 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy
@@ -165,7 +163,9 @@ class SimilarLengths(Generic[AnyBatch]):
         cuts = [0]
         for begin, end in itertools.pairwise(bounds):
             part = order[begin:end]
-            part[:] = part[self._sorted(part)]
+            # By length, then by source length. The sort is stable: samples of equal length keep their order.
+            key = self._lengths[part].astype(numpy.int64) << 32 | self.data.source_lengths[part]
+            part[:] = part[numpy.argsort(key, kind="stable")]
             cuts += [begin + cut for cut in self._cuts(self._costs(part))]
         begins, ends = numpy.array(cuts[:-1], numpy.int64), numpy.array(cuts[1:], numpy.int64)
         if self.shuffle:
@@ -184,15 +184,6 @@ class SimilarLengths(Generic[AnyBatch]):
         costs[within] = self._rounded[places[within]]
         return costs
 
-    def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
-        """Return the indices that sort samples by their length, then by their source length.
-
-        The length of a sample is the larger of its source length and its target length. The sort is stable,
-        so samples of equal length keep their random order.
-        """
-        key = self._lengths[rows].astype(numpy.int64) << 32 | self.data.source_lengths[rows]
-        return numpy.argsort(key, kind="stable")
-
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
         """Divide samples into batches. Return the end of each batch: the index after its last sample.
 
@@ -201,24 +192,17 @@ class SimilarLengths(Generic[AnyBatch]):
         ends = [0]
         while ends[-1] < len(costs):
             begin = ends[-1]
-            rows = self._rows(costs[begin:])
+            rows = min(self._sentences or len(costs), len(costs) - begin)
+            if self._tokens is not None:
+                ahead = costs[begin : begin + min(rows, self._tokens // int(costs[begin]))]
+                fits = ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens
+                rows = int(numpy.count_nonzero(fits))  # 0 if the first sample alone exceeds the token budget
             # Every process needs at least one row: a process without a batch would make the others wait
             # forever.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]
         return ends[1:]
-
-    def _rows(self, costs: NDArray[numpy.int32]) -> int:
-        """Return how many samples the next batch gets; 0 if the first sample alone exceeds the token budget.
-
-        costs: the costs of the remaining samples, see _costs(), in ascending order.
-        """
-        most = len(costs) if self._sentences is None else min(self._sentences, len(costs))
-        if self._tokens is None:
-            return most
-        ahead = costs[: min(most, self._tokens // int(costs[0]))]
-        return int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
 
     def _batches(self, plan: Plan, start: int, data: EncodedPairs) -> Iterator[AnyBatch]:
         for number in range(start, len(plan.begins)):
@@ -436,10 +420,6 @@ class LabelledBatches(SimilarLengths[LabelledBatch]):
         return LabelledBatch(first[0], first[1], numbers[0], numbers[1], second[0], second[1])
 
 
-AHEAD = 4
-"""Number of batches that worker threads prepare before they are needed."""
-
-
 class EncodedCaptions(EncodedPairs):
     """The captions of all images as token ids. Each caption is one training example.
 
@@ -484,8 +464,7 @@ class CaptionBatches(Batches):
     images: whether batches contain images. If False, ImageBatch.source has the index of each image, (B,), and
         the caller replaces the indices by stored images or feature vectors. If `augmentation` is also set,
         ImageBatch.source is (B, 4): the index of each image, then the result of augmentation.draw().
-    workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed. The
-        threads are started by epoch() and ended by close(), or when this object is deleted.
+    workers: number of threads that decode the images of a batch if they are not in memory.
     tokens: maximum number of tokens of a batch, see Batches.
     options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.
 
@@ -514,38 +493,11 @@ class CaptionBatches(Batches):
         super().__init__(data, tokens, **options)
         self.image_rows, self.pixels, self.size = data.image_rows, pixels, size
         self.augmentation, self.images, self.workers = augmentation, images, workers
-        self._pool: ThreadPoolExecutor | None = None
 
     def epoch(self, epoch: int, start: int = 0, data: EncodedPairs | None = None) -> Iterator[ImageBatch]:
         """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
         texts = super().epoch(epoch, start, data)
-        if not self.workers:
-            return (self._with_images(text, epoch) for text in texts)
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="captions")
-        return self._ahead(texts, epoch, self._pool)
-
-    def close(self) -> None:
-        """End the worker threads. The next call of epoch() starts them again."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-
-    def _ahead(self, texts: Iterator[Batch], epoch: int, pool: ThreadPoolExecutor) -> Iterator[ImageBatch]:
-        """Yield the batches of an epoch in order, while worker threads load the images of the next batches.
-
-        texts: the captions of each batch, without images.
-        pool: the worker threads. They are not ended here: the garbage collector may close an abandoned
-            generator while a lock is held that an ending thread needs.
-        """
-        waiting: deque[Future[ImageBatch]] = deque()
-        for text in texts:
-            waiting.append(pool.submit(self._with_images, text, epoch))
-            if len(waiting) > AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        return (self._with_images(text, epoch) for text in texts)
 
     def _with_images(self, text: Batch, epoch: int) -> ImageBatch:
         rows = torch.from_numpy(self.image_rows[text.index.numpy()])
@@ -556,7 +508,7 @@ class CaptionBatches(Batches):
             return ImageBatch.of_text(rows, text)
         from regard.data.images.image_file import centre_crop
 
-        images = self.pixels[rows]
+        images = self.pixels.load(rows, self.workers)
         if self.augmentation is not None:
             return ImageBatch.of_text(self.augmentation(images, text.index, epoch), text)
         return ImageBatch.of_text(centre_crop(images, self.size), text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy
@@ -278,13 +278,10 @@ class StreamBatches:
             expected = f"a window of at most {length:,} token{'s' * (length != 1)}" if length else ""
             hint = "use a shorter window, fewer streams or more text" if length else "use fewer streams"
             raise DataError(message(text.name, problem, expected=expected, hint=hint))
-        used = length * streams * world
-        self.left_out = text.token_count - used
-        flat = text.flat()
+        self.left_out = text.token_count - length * streams * world
+        self._flat, self._length = text.flat(), length
         # Row r of this process reads the stream with the index rank + r * world.
-        self._inputs = flat[:used].reshape(-1, length)[rank::world]
-        self._targets = flat[1 : used + 1].reshape(-1, length)[rank::world]
-        self._begins = numpy.arange(0, used, length)[rank::world]
+        self._begins = length * numpy.arange(rank, streams * world, world)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
         """Iterate over the batches of an epoch from batch `start` on.
@@ -297,22 +294,17 @@ class StreamBatches:
 
     def len_epoch(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""
-        return -(-self._inputs.shape[1] // self.window)
+        return -(-self._length // self.window)
 
     def largest(self, epoch: int) -> int:
         """Return the index of the batch of an epoch that has the most tokens: always the first."""
         return 0
 
     def _batches(self, start: int) -> Iterator[TextBatch]:
-        for number in range(start, self.len_epoch(0)):
-            first = number * self.window
-            part = slice(first, first + self.window)
-            inputs, targets = (
-                torch.from_numpy(each[:, part].astype(numpy.int64)) for each in (self._inputs, self._targets)
-            )
-            lengths = torch.full((len(inputs),), inputs.shape[1])
-            index = torch.from_numpy(self._begins + first)
-            yield TextBatch(inputs, targets, lengths, index, carried=number > 0)
+        for first in range(start * self.window, self._length, self.window):
+            begins = self._begins + first
+            ends = self._begins + min(first + self.window, self._length)
+            yield replace(_gathered(self._flat, begins, ends, begins, begins), carried=first > 0)
 
 
 class WindowBatches:

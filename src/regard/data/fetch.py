@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -230,8 +229,12 @@ def fetch(
         with advancing(f"downloading {name}", sum(piece.size for piece in dataset.pieces)) as reached:
             done = 0
             for piece in dataset.pieces:
+
+                def received(more: int, before: int = done) -> None:
+                    reached(before + more)
+
                 at = None if source is None else Path(source)
-                _fetch_piece(name, piece, into, at, edition, partial(_add, reached, done))
+                _fetch_piece(name, piece, into, at, edition, received)
                 done += piece.size
     except OSError as error:
         place = shown(error.filename or into)
@@ -239,10 +242,6 @@ def fetch(
             message(place, f"the file or folder cannot be used ({error.strerror or error})")
         ) from None
     return Fetched(name, into)
-
-
-def _add(reached: Callable[[int], None], done: int, more: int) -> None:
-    reached(done + more)
 
 
 def _fetch_piece(

@@ -17,7 +17,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,6 @@ from regard.errors import (
 __all__ = [
     "CLASS_WEIGHTS",
     "ClassBalance",
-    "Columns",
     "FORMATS",
     "Format",
     "LabelledText",
@@ -93,14 +93,12 @@ class Labels:
     """
 
     names: tuple[str, ...]
-    _indices: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
             problem = f"names is {self.names!r}"
             raise ArgumentError(message("Labels()", problem, expected="a list of strings"))
         object.__setattr__(self, "names", tuple(self.names))
-        object.__setattr__(self, "_indices", {name: index for index, name in enumerate(self.names)})
         if len(self._indices) != len(self.names):
             repeated = next(name for name, count in Counter(self.names).items() if count > 1)
             problem = f"the label {repeated!r} occurs more than once"
@@ -109,13 +107,16 @@ class Labels:
             problem = f"the only label is {self.names[0]!r}" if self.names else "there are no labels"
             raise ArgumentError(message("Labels()", problem, expected="at least two labels"))
 
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
     @classmethod
     def of(cls, labels: Iterable[str]) -> Labels:
         """Collect the different labels and sort them: as numbers if all are integers, else as text."""
-        names = set(labels)
-        if all(_INTEGER.fullmatch(name) for name in names):
-            return cls(tuple(sorted(names, key=lambda name: (int(name), name))))
-        return cls(tuple(sorted(names)))
+        names = sorted(set(labels))
+        integers = all(map(_INTEGER.fullmatch, names))
+        return cls(tuple(sorted(names, key=int) if integers else names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -144,13 +145,12 @@ class Labels:
         place: function that takes the position of a label in `labels`, from 0, and returns its file and line
             for the error message.
         """
-        found = []
-        for position, label in enumerate(labels):
-            if label not in self._indices:
+        given = list(labels)
+        for position, label in enumerate(given):
+            if label not in self:
                 problem = f"the label {printable(label)[:80]!r} does not occur in the training data"
                 raise DataError(message(place(position), problem, expected=f"one of {self.listed()}"))
-            found.append(self._indices[label])
-        return found
+        return [self._indices[label] for label in given]
 
     def listed(self) -> str:
         """Return the labels as text for a message, for example "neg, pos".
@@ -162,19 +162,8 @@ class Labels:
         return ", ".join(names) + more
 
 
-def _balanced(counts: Tensor) -> Tensor:
-    present = counts > 0
-    return torch.where(present, counts.sum() / (len(counts) * counts.clamp(min=1)), 0.0)
-
-
-CLASS_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": torch.ones_like,
-    "balanced": _balanced,
-}
-"""Name -> function that computes class weights.
-
-Each function takes the number of texts of each of the C classes, (C,), and returns the weight of each class
-in the loss, (C,). To add a function, add a line."""
+CLASS_WEIGHTS = ("none", "balanced")
+"""The kinds of class weights."""
 
 
 def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
@@ -193,7 +182,9 @@ def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
     """
     if kind not in CLASS_WEIGHTS:
         raise UnknownName("kind of class weights", kind, CLASS_WEIGHTS)
-    return CLASS_WEIGHTS[kind](torch.tensor(counts, dtype=torch.float64)).float()
+    texts = torch.tensor(counts, dtype=torch.float64)
+    balanced = torch.where(texts > 0, texts.sum() / (len(texts) * texts.clamp(min=1)), 0.0)
+    return (balanced if kind == "balanced" else torch.ones_like(texts)).float()
 
 
 @dataclass(frozen=True)
@@ -280,21 +271,11 @@ class Row(NamedTuple):
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns or JSON fields of a file that contain the label and the texts.
+Columns = tuple[int | str, ...]
+"""The columns or JSON fields of a file: of the label, of the text, and of the second text of pairs.
 
-    label: the column of the label: a number from 1, a name in the header line, or the name of a JSON field.
-    texts: the column of the text, or the two columns of a pair of texts: also numbers or names.
-    """
-
-    label: int | str
-    texts: tuple[int | str, ...]
-
-    @property
-    def all(self) -> tuple[int | str, ...]:
-        """The columns of the file that are read: the column of the label, then the columns of the texts."""
-        return self.label, *self.texts
+Columns are numbers from 1, or names in the header line; "a.b" is the field "b" of the object in the field
+"a"."""
 
 
 def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -304,20 +285,20 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
     """
     check_format(path, "tsv", "read_labelled")
     rows = column_rows(path, encoding)
-    if isinstance(columns.label, str):
+    if isinstance(columns[0], str):
         header = next(rows, None)
         if header is None:
             return
         numbers = "if the file has no header line, use column numbers, starting at 1"
         hint: Hint = numbers
-        if not {name.strip() for name in header.value} >= set(columns.all):
-            likely = likely_columns(path, encoding) if len(columns.all) == 2 else ""
-            if likely := likely or similar_columns(header.value, columns.all):
+        if not {name.strip() for name in header.value} >= set(columns):
+            likely = likely_columns(path, encoding) if len(columns) == 2 else ""
+            if likely := likely or similar_columns(header.value, columns):
                 use = Setting("read_labelled", "columns", likely)
                 hint = ("name the columns of label and text: ", use, f"; {numbers}")
-        places = column_places(path, header.value, columns.all, hint)
+        places = column_places(path, header.value, columns, hint)
     else:
-        places = column_places(path, (), columns.all, "")
+        places = column_places(path, (), columns, "")
     for row in rows:
         cells = row.value
         if problem := too_few_columns(cells, places):
@@ -372,14 +353,17 @@ def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]
 
     The column name "a.b" means the field "b" of the object in the field "a".
     """
-    names = tuple(map(str, columns.all))
+    names = tuple(map(str, columns))
     rows, unit = record_rows(path, names, encoding, "read_labelled")
     for row in rows:
         place = f"{shown(path)}, {unit} {row.number}"
         valid_cell(row.line, shown(path), row.number, encoding)
         if row.reason:
             raise DataError(message(place, row.reason))
-        label, *texts = [None] * len(names) if row.value is None else _fields(row.value, names, place)
+        try:
+            label, *texts = [None] * len(names) if row.value is None else fields_of(row.value, names)
+        except LookupError as error:
+            raise DataError(message(place, str(error.args[0]), hint=CHECK_FIELDS)) from None
         yield Row(row.number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
 
 
@@ -393,17 +377,11 @@ def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
     [5, 'good']
     """
     try:
-        row = json.loads(line)
+        return fields_of(json.loads(line), names)
     except (ValueError, RecursionError) as error:
         raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
-    return _fields(row, names, place)
-
-
-def _fields(row: Any, names: Sequence[str], place: str) -> list[Any]:
-    try:
-        return fields_of(row, names)
     except LookupError as error:
-        raise DataError(message(place, str(error.args[0]), hint="check the field names")) from None
+        raise DataError(message(place, str(error.args[0]), hint=CHECK_FIELDS)) from None
 
 
 def label_first(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -488,14 +466,14 @@ def checked_columns(
             raise ArgumentError(
                 message(call, problem, hint='do not set these arguments, or use format="tsv" or "jsonl"')
             )
-        return Columns("label", ("text",))
-    texts = (own.text if text is None else text, *(() if second is None else (second,)))
-    columns = Columns(own.label if label is None else label, texts)
-    given = ", ".join(map(repr, columns.all))
-    if len(set(columns.all)) != len(columns.all):
+        return ()
+    first = own.label if label is None else label, own.text if text is None else text
+    columns = first if second is None else (*first, second)
+    given = ", ".join(map(repr, columns))
+    if len(set(columns)) != len(columns):
         raise ArgumentError(message(call, f"two columns are the same: {given}", expected="different columns"))
-    names = all(isinstance(column, str) and column for column in columns.all)
-    numbers = all(type(column) is int and column > 0 for column in columns.all)
+    names = all(isinstance(column, str) and column for column in columns)
+    numbers = all(type(column) is int and column > 0 for column in columns)
     if not names and not (numbers and kind == "tsv"):
         expected = "names of fields" if kind == "jsonl" else "numbers from 1, or names in the header line"
         hint = "use only numbers or only names for label, text and second"
@@ -503,6 +481,7 @@ def checked_columns(
     return columns
 
 
+CHECK_FIELDS = "check the field names"
 CHECK_LABELS = "check which column the labels are in"
 
 EMPTY = ("skip", "error")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import itertools
 import os
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any
 
 from regard.data.read_text import (
-    BLOCK,
-    LONGEST_LINE,
-    START,
-    Raw,
+    blocks_of,
     check_likely_encoding,
-    check_start,
     checked_path,
+    reading,
+    stream_chunks,
+    to_bytes,
 )
-from regard.data.text_encoding import advice, other_encoding, utf_8_chunks
+from regard.data.text_encoding import advice, other_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown, similar_path
 from regard.files.atomic_io import naming_file, write_all
 
@@ -89,27 +85,25 @@ class Lines:
 
     def of(self, place: Place) -> Iterator[str]:
         """Yield the lines of one of the places."""
-        name = place_name(place, self.option)
-        try:
-            with _opened(place) as file:
-                for number, line in enumerate(_lines(name, file, self.encoding), 1):
-                    self.where = f"{name}, line {number}"
-                    yield self._text(line)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            problem = f"the gzip data is truncated or damaged ({error})"
-            raise DataError(message(name, problem)) from None
-        except OSError as error:
-            raise DataError(message(name, f"the input cannot be read ({error.strerror or error})")) from None
+        name, checked = place_name(place, self.option), self.encoding is not None
+        with reading(name), _opened(place) as file:
+            chunks = stream_chunks(name, file, self.encoding, at_once=True)
+            for raw in blocks_of(name, chunks, self.encoding):
+                for index, line in enumerate(raw.text.split("\n")):
+                    self.where = f"{name}, line {raw.first + index}"
+                    self.read += 1
+                    if not (checked or line.isascii()):
+                        checked = True
+                        check_likely_encoding(raw, index, self.where)
+                    yield line if raw.data else self._repaired(line)
 
-    def _text(self, line: bytes) -> str:
-        self.read += 1
-        try:
-            return line.decode("utf-8")
-        except UnicodeDecodeError:
+    def _repaired(self, line: str) -> str:
+        data = to_bytes(line)
+        text = data.decode("utf-8", "replace")
+        if text != line:
             self.repaired += 1
-            if len(self.invalid) < KEPT:
-                self.invalid.append(line)
-            return line.decode("utf-8", "replace")
+            self.invalid += [data] if len(self.invalid) < KEPT else []
+        return text
 
     @property
     def keyboard(self) -> bool:
@@ -122,7 +116,7 @@ def place_name(place: Place, option: str = "--text") -> str:
     return option if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
 
 
-def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
+def _opened(place: Place) -> AbstractContextManager[Any]:
     if isinstance(place, bytes):
         return io.BufferedReader(io.BytesIO(place))
     if place == STANDARD:
@@ -135,39 +129,6 @@ def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
     if not path.exists() or path.is_dir():
         checked_path(path)  # raises DataError with the reason
     return open(path, "rb")
-
-
-def _lines(name: str, file: BinaryIO, encoding: str | None) -> Iterator[bytes]:
-    """Yield the lines of an open file (plain or gzip) in UTF-8, without line ends and byte order mark.
-
-    name: the name of the file, for error messages.
-    encoding: the encoding of the file; None is UTF-8.
-
-    Raises DataError if the file is not text, or if a line is longer than LONGEST_LINE bytes.
-    """
-    if _ahead(file).startswith(b"\x1f\x8b"):
-        file = io.BufferedReader(gzip.GzipFile(fileobj=file))
-    check_start(name, _ahead(file), encoding)
-    checked, rest, number = encoding is not None, b"", 0
-    read: Callable[[int], bytes] = file.read1  # type: ignore[attr-defined]
-    for data in itertools.chain(utf_8_chunks(read, encoding, BLOCK), [b""]):
-        *lines, rest = (rest + data).split(b"\n") if data else [rest, b""] if rest else [b""]
-        for index, line in enumerate(lines):
-            number += 1
-            if not checked and not line.isascii():
-                checked = True
-                ahead = b"\n".join((*lines[index : index + 1_000], rest))[:START]
-                text = ahead.decode("utf-8", "surrogateescape")
-                check_likely_encoding(Raw(name, text), 0, f"{name}, line {number}")
-            yield line.removesuffix(b"\r")
-        if len(rest) > LONGEST_LINE:
-            problem = f"longer than {LONGEST_LINE >> 20} MiB"
-            raise DataError(message(f"{name}, line {number + 1}", problem))
-
-
-def _ahead(file: BinaryIO) -> bytes:
-    """Return the next bytes of a file, as far as they are in its buffer, without reading them."""
-    return file.peek(START)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -270,20 +231,13 @@ class Notes:
             yield f"{self.place} {number:,}: {note}{rest}"
 
 
-class Repaired(Protocol):
-    """A reader of lines or sentence pairs. `repaired` is the number of lines that had invalid UTF-8."""
-
-    @property
-    def repaired(self) -> int: ...
-
-
-def tell(notes: Notes, *sides: Repaired) -> None:
+def tell(notes: Notes, *sides: Any) -> None:
     """Print the collected messages, and how many lines had invalid UTF-8, on standard error.
 
     Call it after all lines have been read.
 
     notes: the messages.
-    sides: the readers of the lines.
+    sides: the readers of lines or pairs. The attribute `repaired` is the number of lines with invalid UTF-8.
     """
     for line in notes.lines():
         say(line)
@@ -317,8 +271,7 @@ def given_lines(
     if files and text:
         problem = f"{option} cannot be combined with FILE arguments"
         raise ArgumentError(message(option, problem, expected=f"either {option} or files"))
-    if list(files or ()).count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
+    check_standard_input(*(files or ()))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text], option=option)
     for each in files or ():

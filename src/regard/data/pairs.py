@@ -12,6 +12,9 @@ Files are UTF-8, or in the encoding that is named, plain or gzip; gzip is detect
 A PairStream has sentence pairs to score, align or evaluate: it is read once, in order, from files or standard
 input. Unlike Pairs, it drops no pair, so that the output of a command has one line for each pair. Empty and
 long sentences are kept. Invalid UTF-8 is replaced by U+FFFD, and lines with invalid UTF-8 are counted.
+
+hold_out() splits pairs into training pairs and held-out pairs, for validation or test. A hash of the source
+sentence decides whether a pair is held out, so the split does not depend on the order of the pairs.
 """
 
 from __future__ import annotations
@@ -20,27 +23,30 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
 from regard.data.data_report import Report, inspect_pairs, odd_side, refusal
 from regard.data.line_io import Lines, place_name
-from regard.data.pair_blocks import Chunk, CountsDiffer, Examiner, Origin, Stamp
+from regard.data.pair_blocks import CountsDiffer, Examiner, Origin, Stamp
 from regard.data.pair_checks import KINDS, Choices
+from regard.data.progress_bar import advancing
 from regard.data.read_text import Paths, check_likely_encoding, checked_path, checked_paths, shown_paths
 from regard.data.table_formats import Columns, check_plain_text
 from regard.data.text_encoding import check_encoding, other_encoding
-from regard.errors import ArgumentError, DataError, Hint, Setting, message, shown
+from regard.errors import ArgumentError, DataError, Hint, Setting, UnknownName, message, shown
 from regard.files.requirements import install_command
 
 __all__ = [
+    "HeldOut",
     "LinePairs",
     "Pair",
     "PairStream",
     "Pairs",
     "RowPairs",
+    "hold_out",
     "in_batches",
     "pairs_from_dataset",
     "pairs_from_lists",
@@ -91,11 +97,15 @@ class Pairs:
         try:
             for chunk in self.origin.chunks(examiners):
                 sources, targets = chunk.source.lines, chunk.target.lines
-                kept, refused = self._decided(chunk)
-                for i in kept:
+                marks = chunk.marks(self.choices)
+                kept = (marks & self.choices.bits("skip")) == 0
+                if self._selected is not None:
+                    kept &= self._selected[chunk.position : chunk.position + chunk.pairs]
+                refused = numpy.flatnonzero(marks & self.choices.bits("error")).tolist()
+                for i in numpy.flatnonzero(kept[: refused[0]] if refused else kept).tolist():
                     yield Pair(sources[i], targets[i], chunk.position + i + 1)
-                if refused is not None:
-                    raise refused
+                if refused:
+                    raise refusal(chunk, refused[0], self.choices, int(marks[refused[0]]))
         except CountsDiffer as difference:
             self.inspect().check()
             raise DataError(str(difference)) from None
@@ -156,24 +166,6 @@ class Pairs:
         if self._inspected is not None and self._inspected[0] != self.origin.stamp():
             hint = "call read_pairs() again, and repeat the steps after it"
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
-
-    def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return the indices of the pairs of a chunk that iteration yields, and an error or None.
-
-        If a pair has a problem with the action "error", iteration yields only the pairs before it, and then
-        raises the error.
-        """
-        marks = chunk.marks(self.choices)
-        refused = numpy.flatnonzero(marks & self.choices.bits("error"))
-        kept = (marks & self.choices.bits("skip")) == 0
-        if self._selected is not None:
-            kept &= self._selected[chunk.position : chunk.position + chunk.pairs]
-        if not refused.size:
-            return numpy.flatnonzero(kept).tolist(), None
-        first = int(refused[0])
-        return numpy.flatnonzero(kept[:first]).tolist(), refusal(
-            chunk, first, self.choices, int(marks[first])
-        )
 
 
 def read_pairs(
@@ -308,6 +300,180 @@ def _two_columns(columns: Any) -> Columns:
     expected = "two different columns, as numbers from 1 or as names"
     hint = 'columns=(1, 2) or columns=("ko", "en")'
     raise ArgumentError(message("read_pairs()", f"columns={columns!r}", expected=expected, hint=hint))
+
+
+Hashes = NDArray[numpy.uint64]
+
+RULES = ("auto", "both", "source")
+
+MOST_LEFT_OUT = 0.5
+"""Maximum fraction of the training pairs that hold_out() drops with disjoint="auto".
+
+Training pairs are dropped if their target also occurs in a held-out pair. If this would drop more than the
+maximum fraction, the targets are probably class labels. Then no pair is dropped: training pairs and held-out
+pairs have different sources, but some have the same target."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The result of hold_out(): training pairs and held-out pairs.
+
+    `train, valid = hold_out(...)` unpacks the result.
+
+    train: the training pairs.
+    valid: the held-out pairs.
+    duplicates: number of pairs dropped because they equal an earlier pair.
+    shared: number of pairs dropped from `train` because their target also occurs in `valid`.
+    dropped: number of pairs that were dropped before the split because of a problem, such as an empty side.
+        pairs.inspect() lists these problems.
+    disjoint: "both" if train and valid share no source and no target, "source" if they may share targets.
+    why: the reason if `disjoint` is "source", otherwise "".
+
+    str() returns a summary in one line.
+
+    >>> print(hold_out(pairs_from_lists(["a", "b", "c", "c"], ["1", "2", "3", "3"]), count=1))
+    2 training pairs, 1 held out; the data check dropped 0, the split dropped
+    1 duplicate, 0 whose target is held out
+    """
+
+    train: Pairs
+    valid: Pairs
+    duplicates: int
+    shared: int
+    dropped: int = 0
+    disjoint: Literal["both", "source"] = "both"
+    why: str = ""
+
+    def __iter__(self) -> Iterator[Pairs]:
+        return iter((self.train, self.valid))
+
+    def __str__(self) -> str:
+        shared = f", {self.shared:,} whose target is held out" if self.disjoint == "both" else ""
+        report = (
+            f"{len(self.train):,} training pairs, {len(self.valid):,} held out; the data check dropped "
+            f"{self.dropped:,}, the split dropped {self.duplicates:,} "
+            f"duplicate{'' if self.duplicates == 1 else 's'}{shared}"
+        )
+        return f"{report}; held out by source only: {self.why}" if self.disjoint == "source" else report
+
+
+def hold_out(
+    pairs: Pairs,
+    *,
+    count: int | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+    disjoint: str = "auto",
+) -> HeldOut:
+    """Split pairs into training pairs and held-out pairs, by a hash of the source sentence.
+
+    count: number of pairs to hold out. All translations of a source sentence stay together, so the result can
+        have a few pairs less.
+    fraction: approximate fraction of the sentences to hold out. Set either `count` or `fraction`.
+    seed: random seed; another seed gives another split.
+    disjoint: "both" removes training pairs whose target also occurs in a held-out pair, so that no source and
+        no target is in both parts. "source" keeps these pairs, so that only the sources are disjoint; use it
+        if the targets are labels. "auto" is "both", unless that removes more than half of the training pairs.
+
+    Sentences that differ only in white space are equal. Of equal pairs, the first is kept. All pairs with the
+    same source are in the same part. The split does not depend on the order of the pairs. With `fraction`, a
+    training pair remains a training pair if pairs are added to the data, and a held-out pair remains held
+    out. Memory use is a few dozen bytes per pair during the split and two bytes per pair afterwards; the text
+    is not held in memory.
+
+    In the second example, the targets are two labels, which occur in both parts. So "auto" means "source".
+
+    >>> numbers = [str(number) for number in range(1000)]
+    >>> train, valid = hold_out(pairs_from_lists(numbers, numbers), count=100)
+    >>> len(train), len(valid)
+    (900, 100)
+    >>> parity = hold_out(pairs_from_lists(numbers, ["odd", "even"] * 500), count=100)
+    >>> len(parity.train), len(parity.valid), parity.disjoint
+    (900, 100, 'source')
+    """
+    call = "hold_out()"
+    if (count is None) == (fraction is None):
+        both = "both count and fraction are given"
+        problem = "neither count nor fraction is given" if count is None else both
+        raise ArgumentError(message(call, problem, expected="either count or fraction"))
+    if not isinstance(pairs, Pairs):
+        hint = "use read_pairs(...) for files, pairs_from_lists(sources, targets) for lists"
+        problem = f"pairs is of type {type(pairs).__name__}"
+        raise ArgumentError(message(call, problem, expected="Pairs", hint=hint))
+    if count is not None and (not isinstance(count, int) or count < 1):
+        raise ArgumentError(message(call, f"count is {count}", expected="an integer, at least 1"))
+    if fraction is not None and not 0 < fraction < 1:
+        expected = "a number between 0 and 1"
+        raise ArgumentError(message(call, f"fraction is {fraction}", expected=expected))
+    if disjoint not in RULES:
+        raise UnknownName("value of disjoint", disjoint, RULES)
+    positions, sources, targets = _hashes(pairs, seed)
+    # One hash is multiplied by an odd number, so that the pairs (a, b) and (b, a) get different hashes.
+    _, first = numpy.unique(sources * numpy.uint64(0x9E3779B97F4A7C15) + targets, return_index=True)
+    first.sort()
+    duplicates = len(positions) - len(first)
+    positions, sources, targets = positions[first], sources[first], targets[first]
+    if count is None:
+        assert fraction is not None
+        held = sources < numpy.uint64(int(fraction * 2**64))
+    else:
+        # The sources with the smallest hashes, as long as they have at most `count` pairs; but at least one.
+        values, counts = numpy.unique(sources, return_counts=True)
+        fitting = int((numpy.cumsum(counts) <= count).sum())
+        held = numpy.isin(sources, values[: max(fitting, 1)])
+    shared = numpy.isin(targets, targets[held]) & ~held
+    left, repeated, why = int((~held).sum()), int(shared.sum()), ""
+    if disjoint == "source":
+        why = "as requested"
+    elif disjoint == "auto" and held.any() and repeated > MOST_LEFT_OUT * left:
+        why = (
+            f"{len(targets):,} pairs have {len(numpy.unique(targets)):,} distinct targets, and {repeated:,} "
+            f"of {left:,} pairs to train on have a target that is held out"
+        )
+    shared &= not why
+    training = ~held & ~shared
+    if not held.any() or not training.any():
+        problem = f"{held.sum()} of {len(held)} pairs would be held out, {training.sum()} left to train on"
+        hint = "hold out fewer pairs, or provide more pairs"
+        raise DataError(message(pairs.name, problem, hint=hint))
+    report = pairs.inspect()
+    read = report.read
+    parts = []
+    for chosen, name in ((training, "to train on"), (held, "held out")):
+        selected = numpy.zeros(read, bool)
+        selected[positions[chosen]] = True
+        parts.append(pairs.only(selected, f"{pairs.name}, {name}"))
+    return HeldOut(
+        parts[0],
+        parts[1],
+        duplicates,
+        int(shared.sum()),
+        read - report.kept,
+        "source" if why else "both",
+        why,
+    )
+
+
+def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
+    """Return three arrays: the position of each pair, the hash of each source, and the hash of each target.
+
+    The hashes are the same on every machine.
+    """
+    key = str(seed).encode()
+
+    def hashed(text: str) -> int:
+        words = " ".join(text.split()).encode("utf-8")
+        return int.from_bytes(hashlib.blake2b(words, digest_size=8, key=key).digest(), "little")
+
+    size = len(pairs)
+    positions = numpy.zeros(size, numpy.int64)
+    sources, targets = numpy.zeros(size, numpy.uint64), numpy.zeros(size, numpy.uint64)
+    with advancing("splitting pairs", size) as reached:
+        for i, pair in enumerate(pairs):
+            positions[i], sources[i], targets[i] = pair.number - 1, hashed(pair.source), hashed(pair.target)
+            if i % 10_000 == 0:
+                reached(i)
+    return positions, sources, targets
 
 
 INVALID = KINDS["invalid"].bit

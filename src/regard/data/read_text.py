@@ -9,16 +9,18 @@ The blocks are UTF-8. A file in another encoding, such as CP949, is converted if
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import os
 import re
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from gzip import BadGzipFile, GzipFile
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy
 from numpy.typing import NDArray
@@ -39,6 +41,7 @@ __all__ = [
     "Marks",
     "START",
     "Raw",
+    "blocks_of",
     "check_likely_encoding",
     "check_start",
     "Paths",
@@ -48,7 +51,9 @@ __all__ = [
     "read_blocks",
     "read_chunks",
     "read_lines",
+    "reading",
     "shown_paths",
+    "stream_chunks",
     "to_bytes",
 ]
 
@@ -66,6 +71,8 @@ START = 1 << 14
 
 SAMPLED = 200
 """Number of lines that are checked for mojibake. Lines of ASCII are not counted."""
+
+GZIP = b"\x1f\x8b"
 
 RETURN = KINDS["return"].bit
 
@@ -193,28 +200,36 @@ def read_blocks(path: Path, encoding: str | None = None) -> Iterator[Raw]:
 
     Warns if the first lines look as if they had been decoded with a wrong encoding.
     """
+    blocks = blocks_of(shown(path), read_chunks(path, encoding), other_encoding(encoding))
+    for number, block in enumerate(blocks):
+        if not number:
+            _warn_mojibake(block)
+        yield block
+
+
+def blocks_of(name: str, chunks: Iterable[tuple[bytes, int]], encoding: str | None) -> Iterator[Raw]:
+    """Yield the whole lines of a text. `chunks`: its content and the number of bytes read, as read_chunks().
+
+    Raises DataError if a line is longer than LONGEST_LINE bytes.
+    """
     rest, lines, reached = b"", 0, 0
-    encoding = other_encoding(encoding)
-    for data, reached in read_chunks(path, encoding):
+    for data, reached in chunks:
         end = data.rfind(b"\n") + 1
         if end:
-            block = _whole(path, rest + data[: end - 1], lines + 1, reached, encoding)
-            if not lines:
-                _warn_mojibake(block)
+            yield _whole(name, rest + data[: end - 1], lines + 1, reached, encoding)
             lines += data.count(b"\n")
-            yield block
             rest = data[end:]
         else:
             rest += data
         if len(rest) > LONGEST_LINE:
-            place = f"{shown(path)}, line {lines + 1}"
             problem = f"the line is longer than {LONGEST_LINE >> 20} MiB"
-            raise DataError(message(place, problem, hint=RETURNS if b"\r" in rest else ""))
+            hint = RETURNS if b"\r" in rest else ""
+            raise DataError(message(f"{name}, line {lines + 1}", problem, hint=hint))
     if not lines and b"\r" in rest.rstrip(b"\r"):
         problem = "the file contains \\r but no \\n"
-        raise DataError(message(shown(path), problem, expected="lines that end with \\n", hint=RETURNS))
+        raise DataError(message(name, problem, expected="lines that end with \\n", hint=RETURNS))
     if rest:
-        yield _whole(path, rest, lines + 1, reached, encoding)
+        yield _whole(name, rest, lines + 1, reached, encoding)
 
 
 def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes, int]]:
@@ -224,25 +239,31 @@ def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes
 
     Raises DataError if the file cannot be read, or if it is not text.
     """
-    encoding = other_encoding(encoding)
+    with reading(shown(path)), open(path, "rb", BLOCK) as file:
+        yield from stream_chunks(shown(path), cast(BufferedReader, file), other_encoding(encoding))
+
+
+def stream_chunks(
+    name: str, file: BufferedReader, encoding: str | None, at_once: bool = False
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the content of an open file like read_chunks(). `at_once`: without waiting for a whole block."""
+    text = BufferedReader(cast(Any, GzipFile(fileobj=file)), BLOCK) if file.peek(2)[:2] == GZIP else file
+    check_start(name, text.peek(START)[:START], encoding)
+    for data in utf_8_chunks(text.read1 if at_once else text.read, encoding, BLOCK):
+        yield data, 0 if at_once else file.tell()
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Context manager: raise DataError if a file, or its gzip data, cannot be read."""
     try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-            check_start(shown(path), stream.read(START), encoding)
-            stream.seek(0)
-            for data in utf_8_chunks(stream.read, encoding, BLOCK):
-                yield data, file.tell()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        yield
+    except (EOFError, BadGzipFile, zlib.error) as error:
+        problem = f"the gzip data is truncated or damaged ({error})"
         hint = "check the file with gzip -t, or download it again"
-        raise DataError(
-            message(shown(path), f"the gzip data is truncated or damaged ({error})", hint=hint)
-        ) from None
+        raise DataError(message(name, problem, hint=hint)) from None
     except OSError as error:
-        raise DataError(
-            message(shown(path), f"the file cannot be read ({error.strerror or error})")
-        ) from None
+        raise DataError(message(name, f"the file cannot be read ({error.strerror or error})")) from None
 
 
 def read_lines(path: str | os.PathLike[str], encoding: str | None = None) -> Iterator[str]:
@@ -364,7 +385,7 @@ def _warn_mojibake(raw: Raw) -> None:
         warnings.warn(message(place, str(mojibake), hint=hint), RegardWarning, stacklevel=2)
 
 
-def _whole(path: Path, data: bytes, first: int, reached: int, encoding: str | None) -> Raw:
+def _whole(name: str, data: bytes, first: int, reached: int, encoding: str | None) -> Raw:
     marks = None
     if b"\r" in data and (b"\r\n" in data or data.endswith(b"\r")):  # one byte first is much faster
         lines = data.split(b"\n")
@@ -374,4 +395,4 @@ def _whole(path: Path, data: bytes, first: int, reached: int, encoding: str | No
         text = data.decode()
     except UnicodeDecodeError:
         text, data = data.decode("utf-8", "surrogateescape"), b""
-    return Raw(shown(path), text, first, marks, reached=reached, encoding=encoding, data=data)
+    return Raw(name, text, first, marks, reached=reached, encoding=encoding, data=data)

@@ -13,39 +13,29 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any
 
 import numpy
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 from regard.data.encoded_pairs import EncodedPairs, Side
-from regard.data.tokenizers import load_tokenizer
+from regard.data.tokenizers import parse_tokenizer
 from regard.data.tokenizers.tokenizer import Lowercased, Tokenizer
 from regard.errors import DataError, message
 
-__all__ = ["SampledEpochs", "Sampler", "start_workers"]
+__all__ = ["SampledEpochs", "Sampler"]
 
 HEADER = 8
 """Number of bytes before each message between processes: the length of the message."""
 
 KEPT = 2
 """Number of epochs that are kept in memory."""
-
-
-_IDLE: list[subprocess.Popen[bytes]] = []
-"""Processes that were started early and have no pairs yet."""
-
-
-def start_workers(count: int) -> None:
-    """Start processes for the next SampledEpochs early, because their imports take seconds."""
-    _IDLE.extend(_started() for _ in range(count - len(_IDLE)))
 
 
 def _started() -> subprocess.Popen[bytes]:
@@ -83,6 +73,11 @@ class Sampler:
         target = self.target.encode(texts[1], sample=self.sample, generator=draw)
         return source[: self.longest], target[: self.longest]
 
+    def sides(self, epoch: int, pairs: Iterable[tuple[int, str, str]]) -> list[Side]:
+        """Return the token ids of the sources and of the targets of (number, source, target)."""
+        rows = (self.pair(epoch, number, texts) for number, *texts in pairs)
+        return [Side.of(side) for side in zip(*rows, strict=True)]
+
     def settings(self) -> dict[str, Any]:
         """Return the sampler as values for JSON, for restored()."""
         inner = [getattr(each, "inner", each) for each in (self.source, self.target)]
@@ -95,13 +90,10 @@ class Sampler:
     @classmethod
     def restored(cls, settings: dict[str, Any]) -> Sampler:
         """Create a sampler from the result of settings()."""
-        tokenizers = []
-        with tempfile.TemporaryDirectory() as folder:
-            for number, content in enumerate(settings["tokenizers"]):
-                path = Path(folder) / str(number)
-                path.write_bytes(base64.b64decode(content))
-                tokenizer = load_tokenizer(path)
-                tokenizers.append(Lowercased(tokenizer) if settings["lowercase"] else tokenizer)
+        contents = map(base64.b64decode, settings["tokenizers"])
+        tokenizers = [parse_tokenizer(content, "a tokenizer") for content in contents]
+        if settings["lowercase"]:
+            tokenizers = list(map(Lowercased, tokenizers))
         return cls(*tokenizers, **settings["options"])
 
 
@@ -151,42 +143,34 @@ class SampledEpochs:
     def _sample(self, epoch: int, pairs: Future[EncodedPairs]) -> None:
         try:
             with self._pipes:
-                pairs.set_result(self._received(epoch) if self._count else self._sampled_here(epoch))
+                if self._count:
+                    sides = self._received(epoch)
+                else:
+                    sides = self.sampler.sides(epoch, ((n, *self._texts[n]) for n in self.numbers.tolist()))
+                pairs.set_result(EncodedPairs(sides[0], sides[1], self.numbers))
         except Exception as error:  # encoded() raises it
             pairs.set_exception(error)
 
-    def _sampled_here(self, epoch: int) -> EncodedPairs:
-        """Sample the pairs of an epoch in this process."""
-        numbers = self.numbers.tolist()
-        rows = (self.sampler.pair(epoch, number, self._texts[number]) for number in numbers)
-        source, target = map(Side.of, zip(*rows, strict=True))
-        return EncodedPairs(source, target, self.numbers)
-
-    def _received(self, epoch: int) -> EncodedPairs:
+    def _received(self, epoch: int) -> list[Side]:
         """Let all processes sample their part of the pairs of an epoch."""
         if not self._workers:
             self._start()
         for worker in self._workers:
             _send(worker, str(epoch).encode())
-        arrays: list[list[NDArray[numpy.uint32]]] = []
+        parts: list[dict[str, NDArray[Any]]] = []
         for worker in self._workers:
             assert worker.stdout is not None
             content = _read(worker.stdout)
             if not content.startswith(b"."):
                 problem = content.decode(errors="replace") or "a process that samples subwords has ended"
                 raise DataError(message(f"epoch {epoch}", problem))
-            sizes, values = numpy.split(numpy.frombuffer(content, numpy.uint32, offset=HEADER), [4])
-            arrays.append(numpy.split(values, numpy.cumsum(sizes[:3])))
-        sides = []
-        for lengths, tokens in zip(
-            *[iter(map(numpy.concatenate, zip(*arrays, strict=True)))] * 2, strict=True
-        ):
-            offsets = numpy.concatenate([[0], lengths]).astype(numpy.int64).cumsum()
-            sides.append(Side(tokens, offsets))
-        return EncodedPairs(sides[0], sides[1], self.numbers)
+            parts.append(load(content[1:]))
+        joined = {name: numpy.concatenate([part[name] for part in parts]) for name in parts[0]}
+        offsets = [numpy.concatenate(([0], joined[f"lengths {side}"])).cumsum() for side in (0, 1)]
+        return [Side(joined[f"tokens {side}"], offsets[side].astype(numpy.int64)) for side in (0, 1)]
 
     def _start(self) -> None:
-        self._workers = [_IDLE.pop() if _IDLE else _started() for _ in range(self._count)]
+        self._workers = [_started() for _ in range(self._count)]
         weakref.finalize(self, _kill, self._workers)
         for numbers, worker in zip(numpy.array_split(self.numbers, self._count), self._workers, strict=True):
             pairs = [(number, *self._texts[number]) for number in numbers.tolist()]
@@ -229,19 +213,17 @@ def _write(stream: IO[bytes], content: bytes) -> None:
 def work(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until the stream is closed. The first message has the sampler and the pairs.
 
-    Each further message is the number of an epoch. The answer is "." and spaces up to 8 bytes, then uint32
-    values: the sizes of four arrays and the arrays, which are the lengths of all sources, the token ids of
-    all sources, and the same of all targets. If this fails, the answer is an error message.
+    Each further message is the number of an epoch. The answer is "." and the arrays of both sides as
+    safetensors; if this fails, it is an error message.
     """
     settings = json.loads(_read(requests))
     sampler, pairs = Sampler.restored(settings), settings["pairs"]
     while request := _read(requests):
         try:
-            rows = (sampler.pair(int(request), number, texts) for number, *texts in pairs)
-            sides = [Side.of(side) for side in zip(*rows, strict=True)]
-            arrays = [array.astype(numpy.uint32) for side in sides for array in (side.lengths(), side.tokens)]
-            sizes = numpy.array(list(map(len, arrays)), numpy.uint32)
-            answer = b"".join([b".".ljust(HEADER), *(array.tobytes() for array in (sizes, *arrays))])
+            arrays: dict[str, NDArray[Any]] = {}
+            for number, side in enumerate(sampler.sides(int(request), pairs)):
+                arrays |= {f"tokens {number}": side.tokens, f"lengths {number}": side.lengths()}
+            answer = b"." + save(arrays)
         except Exception as error:  # raised again by SampledEpochs
             answer = f"{type(error).__name__}: {error}".encode()
         _write(answers, answer)

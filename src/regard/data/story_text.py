@@ -16,7 +16,8 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -397,7 +398,6 @@ class StoryWords:
 
     answers: tuple[str, ...]
     words: tuple[str, ...]
-    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         every = (*self.answers, *self.words)
@@ -410,7 +410,10 @@ class StoryWords:
         if len(self.answers) < 2:
             problem = f"the only answer is {self.answers[0]!r}" if self.answers else "there are no answers"
             raise ArgumentError(message("StoryWords()", problem, expected="at least two different answers"))
-        object.__setattr__(self, "_ids", {word: at for at, word in enumerate(every, UNK + 1)})
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: at for at, word in enumerate((*self.answers, *self.words), UNK + 1)}
 
     @classmethod
     def of(cls, questions: Iterable[StoryQuestion], smallest: int = 1) -> StoryWords:

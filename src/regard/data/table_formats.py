@@ -390,17 +390,11 @@ def _check_objects(path: Path, encoding: str | None) -> None:
     first, _, rest = text.partition("\n")
     if rest.strip() and first.rstrip().endswith("}"):
         return
-    expected = "one JSON object in each line, or a JSON array of objects"
-    start = (
-        r"" if first.strip() == "{" else r"^\s*\{\s*"
-    )  # in an indented object, the list may be a later field
-    if rows := re.search(start + r'"([^"\n]*)"\s*:\s*\[\s*\{', text):
-        problem = f"the rows are in a list, in the field '{printable(rows[1])}' of one JSON object"
-        hint = f"save only the value of '{printable(rows[1])}', the list, as a file"
-        raise DataError(message(shown(path), problem, expected=expected, hint=hint))
-    if columns := re.match(r'\s*\{\s*"([^"\n]*)"\s*:\s*\[\s*"', text):
-        problem = f"the file is column-wise: the field '{printable(columns[1])}' is a list of all its texts"
-        hint = "with pandas: frame.to_json(path, orient='records', lines=True) writes one object in each line"
+    start = r"" if first.strip() == "{" else r"^\s*\{\s*"  # if it is indented, the list may be a later field
+    if found := re.search(start + r'"([^"\n]*)"\s*:\s*\[\s*["{]', text):
+        problem = f"the file is one JSON object, and its field '{printable(found[1])}' is a list"
+        expected = "one JSON object in each line, or a JSON array of objects"
+        hint = "save the list of rows alone; pandas: frame.to_json(path, orient='records', lines=True)"
         raise DataError(message(shown(path), problem, expected=expected, hint=hint))
 
 

@@ -70,16 +70,6 @@ CYRILLIC = frozenset("оеаинтсрвлкмдпуяыьгзбчй")
 """Frequent Cyrillic letters."""
 
 
-class Candidate(NamedTuple):
-    """An encoding, and the function that says how typical the characters of a decoded text are.
-
-    typical: returns a number for a decoded text, about 1 if the text is typical, 0 or less if it is not.
-    """
-
-    encoding: str
-    typical: Callable[[str], float]
-
-
 def likely_encoding(data: bytes) -> str | None:
     """Return the name of the likely encoding of the beginning of a file, e.g. "cp949".
 
@@ -96,27 +86,19 @@ def likely_encoding(data: bytes) -> str | None:
     lines = data.split(b"\n")
     lines = lines[:-1] if len(data) == SAMPLE and len(lines) > 1 else lines  # the last line is cut
     lines = [line for line in lines if not line.isascii()]
-    invalid = [line for line in lines if not _is_utf_8(line)]
+    invalid = [line for line in lines if line.decode("utf-8", "replace").encode() != line]
     sample = b"\n".join(invalid)
     # Damaged UTF-8. In other encodings, three bytes are seldom a character of UTF-8, but two bytes often are.
     whole = re.findall(rb"[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}", sample)
     if 2 * len(invalid) <= len(lines) or 6 * len(whole) >= len(re.findall(rb"[\x80-\xff]", sample)):
         return None
-    scores = {each.encoding: each.typical(sample.decode(each.encoding, "replace")) for each in CANDIDATES}
+    scores = {each: typical(sample.decode(each, "replace")) for each, typical in CANDIDATES.items()}
     best = max(scores, key=lambda encoding: scores[encoding])
     return best if scores[best] >= TYPICAL else None
 
 
 TYPICAL = 0.3
 """Minimum score of the likely encoding."""
-
-
-def _is_utf_8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def is_utf_8_text(data: bytes, encoding: str) -> bool:
@@ -177,7 +159,7 @@ def _utf_16(data: bytes) -> str | None:
         return None
     # A text with a few NUL bytes, or a binary file, gives characters that are rare in every language.
     foreign = len(re.findall(r"[^\x00-\x7f]", text))
-    typical = not foreign or max(each.typical(text) for each in CANDIDATES) >= TYPICAL
+    typical = not foreign or max(typical(text) for typical in CANDIDATES.values()) >= TYPICAL
     return encoding if typical or (len(data) > 200 and data.count(0) * 50 > len(data)) else None
 
 
@@ -261,17 +243,18 @@ def _latin(text: str) -> float:
     return (0.8 * letters + 0.4 * signs - wrong - rows) / max(foreign, 1)
 
 
-CANDIDATES = (
-    Candidate("cp949", _mean(_korean)),
-    Candidate("cp932", _mean(_japanese)),
-    Candidate("euc-jp", _mean(_japanese)),
-    Candidate("gb18030", _mean(_chinese)),
-    Candidate("big5", _mean(_chinese)),
-    Candidate("cp1252", _latin),
-    Candidate("cp1251", _cyrillic),
-    Candidate("koi8-r", _cyrillic),
-)
-"""The encodings that likely_encoding() knows besides UTF-16."""
+CANDIDATES: dict[str, Callable[[str], float]] = {
+    "cp949": _mean(_korean),
+    "cp932": _mean(_japanese),
+    "euc-jp": _mean(_japanese),
+    "gb18030": _mean(_chinese),
+    "big5": _mean(_chinese),
+    "cp1252": _latin,
+    "cp1251": _cyrillic,
+    "koi8-r": _cyrillic,
+}
+"""The encodings that likely_encoding() knows besides UTF-16 -> function that returns how typical the
+characters of a decoded text are: about 1 if the text is typical, 0 or less if it is not."""
 
 
 def check_encoding(encoding: str | None) -> None:
@@ -398,21 +381,17 @@ def find_mojibake(lines: Sequence[str]) -> Mojibake | None:
     """
     parts = [(i, part) for i, line in enumerate(lines) if not line.isascii() for part in SIDES.split(line)]
     parts = [(i, part) for i, part in parts if not part.isascii() and not CONTROLS.search(part)]
-    utf_8 = _utf_8_read_wrongly(parts)
-    if utf_8 is not None and utf_8.read_as == "cp1252" and not utf_8.right:
-        # A few of its bytes are no UTF-8. Some lines in CP949 look like this.
-        return _read_as_cp1252(parts) or utf_8
-    return utf_8 or _read_as_utf_8(parts) or _read_as_cp1252(parts)
-
-
-def _utf_8_read_wrongly(parts: Parts) -> Mojibake | None:
     found = [(each, count) for i, part in parts for each, count in [_read_wrongly(i, part)] if each]
     counts = Counter[str]()
     for (_, read_as), count in {(each.text, each.read_as): count for each, count in found}.items():
         counts[read_as] += count  # a repeated line counts once
+    utf_8 = next((each for each, _ in found if counts[each.read_as] >= CONVINCING), None)
     if len(found) <= (len(parts) > FEW):
-        return None
-    return next((each for each, _ in found if counts[each.read_as] >= CONVINCING), None)
+        utf_8 = None
+    if utf_8 is not None and utf_8.read_as == "cp1252" and not utf_8.right:
+        # A few of its bytes are no UTF-8. Some lines in CP949 look like this.
+        return _read_as_cp1252(parts) or utf_8
+    return utf_8 or _read_as_utf_8(parts) or _read_as_cp1252(parts)
 
 
 def _read_as_utf_8(parts: Parts) -> Mojibake | None:
@@ -432,10 +411,9 @@ def _read_as_cp1252(parts: Parts) -> Mojibake | None:
     if encoding is None or encoding == "cp1252":
         return None
     count = len(re.findall(rb"[\x80-\xff]", data))
-    typical = next(each.typical for each in CANDIDATES if each.encoding == encoding)
     if count < CONVINCING_BYTES:
         return None
-    if count < 2 * FEW and typical(data.decode(encoding, "replace")) < SURELY_TYPICAL:
+    if count < 2 * FEW and CANDIDATES[encoding](data.decode(encoding, "replace")) < SURELY_TYPICAL:
         return None
     for index, text, own in latin:
         if re.search(rb"[\x80-\xff]{4}|[\x80-\xff]{2}.*[\x80-\xff]{2}", own):

@@ -267,28 +267,36 @@ def checked_sentences(
 
     call: the name of the function that computes the metric, such as "bleu()", for error messages.
     """
-    if isinstance(translations, str) or isinstance(references, str):
-        problem = f"{'translations' if isinstance(translations, str) else 'references'} is a single str"
-        raise ArgumentError(message(call, problem, expected="a list of sentences", hint="use [text]"))
-    hypotheses, listed = list(translations), list(references)
-    one_each = all(isinstance(each, str) for each in listed)
-    several: list[list[Any]] = [listed] if one_each else [list(each) for each in listed]
+    hypotheses = checked_texts(call, "translations", translations)
     if not hypotheses:
-        raise DataError(
-            message(call, "there are no translations to score", expected="at least one translation")
-        )
+        expected = "at least one translation"
+        raise DataError(message(call, "there are no translations to score", expected=expected))
+    listed: Any = references if isinstance(references, str) else list(references)
+    one_each = all(isinstance(each, str) for each in listed)
+    several = [checked_texts(call, "references", each) for each in ([listed] if one_each else listed)]
     for each in several:
         if len(each) != len(hypotheses):
             problem = f"there are {len(hypotheses)} translations, but {len(each)} references"
-            raise DataError(
-                message(call, problem, expected="one reference for each translation, in the same order")
-            )
-    for kind, sentences in (("translation", hypotheses), *(("reference", each) for each in several)):
-        for number, sentence in enumerate(sentences, 1):
-            if not isinstance(sentence, str):
-                problem = f"{kind} {number} is of type {type(sentence).__name__}"
-                raise ArgumentError(message(call, problem, expected="sentences as str, not as tokens"))
+            expected = "one reference for each translation, in the same order"
+            raise DataError(message(call, problem, expected=expected))
     return hypotheses, several
+
+
+def checked_texts(call: str, name: str, texts: object) -> list[str]:
+    """Return several texts as a list. Raise ArgumentError if they are a single text, or not texts.
+
+    call: the name of the function that was called.
+    name: what the texts are, such as "translations".
+    """
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        problem = f"{name} is a single {type(texts).__name__}"
+        raise ArgumentError(message(call, problem, expected="a list of texts", hint="use [text]"))
+    listed = list(texts)
+    for number, text in enumerate(listed, 1):
+        if not isinstance(text, str):
+            problem = f"item {number} of {name} is of type {type(text).__name__}"
+            raise ArgumentError(message(call, problem, expected="texts as str, not as tokens"))
+    return listed
 
 
 def _scored(

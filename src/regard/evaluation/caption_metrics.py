@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from regard.errors import ArgumentError, DataError, message
-from regard.evaluation.bleu import Score
+from regard.errors import DataError, message
+from regard.evaluation.bleu import Score, checked_texts
 
 __all__ = ["CiderD", "caption_bleu", "caption_words"]
 
@@ -54,10 +54,7 @@ def checked_captions(call: str, captions: Iterable[str], images: int) -> list[li
     captions: the captions.
     images: number of images.
     """
-    if isinstance(captions, str):
-        problem = "captions is a single str"
-        raise ArgumentError(message(call, problem, expected="one caption for each image", hint="use [text]"))
-    words = [_words(call, f"caption {number}", caption) for number, caption in enumerate(captions, 1)]
+    words = list(map(caption_words, checked_texts(call, "captions", captions)))
     if len(words) != images:
         problem = f"there are {len(words)} captions, but references of {images} images"
         hint = "references[i] is the list of references of image i"
@@ -73,15 +70,10 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
     call: name of the function for error messages.
     references: for each image, a list of references.
     """
-    expected = "for each image, a list of references"
-    if isinstance(references, str):
-        raise ArgumentError(message(call, "references is a str, not a list", expected=expected))
     listed = []
-    for number, several in enumerate(references, 1):
-        if isinstance(several, str) or not isinstance(several, Iterable):
-            problem = f"the references of image {number} are a {type(several).__name__}, not a list"
-            raise ArgumentError(message(call, problem, expected=expected, hint="use [[text], ...]"))
-        split = [_words(call, f"a reference of image {number}", text) for text in several]
+    for number, several in enumerate([references] if isinstance(references, str) else references, 1):
+        texts = checked_texts(call, f"references of image {number}", several)
+        split = list(map(caption_words, texts))
         if not split or not all(split):
             problem = f"a reference of image {number} has no words" if split else f"image {number} has none"
             raise DataError(message(call, problem, expected="at least one reference with words"))
@@ -89,12 +81,6 @@ def checked_references(call: str, references: Iterable[Iterable[str]]) -> list[l
     if not listed:
         raise DataError(message(call, "there are no captions to score", expected="at least one image"))
     return listed
-
-
-def _words(call: str, name: str, text: object) -> list[str]:
-    if not isinstance(text, str):
-        raise ArgumentError(message(call, f"{name} is of type {type(text).__name__}", expected="a str"))
-    return caption_words(text)
 
 
 def caption_bleu(

@@ -28,7 +28,6 @@ from regard.evaluation.erasure import (
     Sampling,
     Trial,
     counted,
-    plan_erasure,
     run_trials,
 )
 from regard.evaluation.text_classifier import Line, TextClassifier, batches_by_length, log_probabilities
@@ -124,7 +123,7 @@ def erase_words(
                 skipped += 1
                 continue
             output = Output(Trial(line, side=side), side, result.label, read.weights, read.places)
-            plans.append(plan_erasure(output, sampling))
+            plans.append(Plan(output, sampling))
     scores = run_trials(plans, lambda trials: label_scores(classifier, results, trials))
     return ClassifierErasure(tuple(plan.effect(scores) for plan in plans), k, skipped)
 

@@ -6,9 +6,9 @@ hidden   the keys of the word are masked in the attention; information about the
          states of other words
 unknown  the tokens of the word are replaced by UNK before the encoder; no information about the word remains
 
-A trial is one forward pass without some words. plan_erasure() chooses the trials of one output: without the
-words that it attends to most and, for comparison, without words chosen at random. Each task has a function
-that computes the scores of many trials in batches; run_trials() calls it once for all outputs.
+A trial is one forward pass without some words. A Plan has the trials of one output: without the words that it
+attends to most and, for comparison, without words chosen at random. Each task has a function that computes
+the scores of many trials in batches; run_trials() calls it once for all outputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ __all__ = [
     "counted",
     "effects",
     "in_nats",
-    "plan_erasure",
     "ranked_and_random",
     "run_trials",
 ]
@@ -127,43 +126,43 @@ class Effect:
     unknown: float = math.nan
     unknown_random: float = math.nan
 
+    @property
+    def difference(self) -> float:
+        """`hidden` minus `hidden_random`."""
+        return self.hidden - self.hidden_random
+
 
 class Plan:
-    """The trials of one output.
+    """The trials of one output: without the k most attended words, and without k random words.
+
+    output: the output.
+    sampling: k, and how the random words are sampled. They depend only on the seed and on the output.
+    ways: how words are removed.
 
     order: the indices of all words, the most attended word first.
-    looked: the indices of the k most attended words.
     trials: the name of a measurement, such as "hidden" or "hidden_random" -> its trials.
     """
 
-    def __init__(self, output: Output, order: list[int], k: int, trials: dict[str, list[Trial]]):
-        self.output, self.order, self.looked, self.trials = output, order, order[:k], trials
+    def __init__(self, output: Output, sampling: Sampling, ways: Sequence[str] = ("hidden", "unknown")):
+        self.output, self.ways = output, ways
+        k, samples, seed = sampling
+        self.order, draws = ranked_and_random(
+            output.weights, k, samples, (seed, output.trial.item, output.place)
+        )
+        self.looked = tuple(self.order[:k])
+        self.trials = {way: [output.without(self.looked, way)] for way in ways}
+        self.trials |= {f"{way}_random": [output.without(words, way) for words in draws] for way in ways}
 
     def effect(self, scores: Mapping[Trial, float]) -> Effect:
         """Return the effects of removing words, from the log-probability of the output in each trial."""
         output, before = self.output, scores[self.output.trial]
         costs = {
             name: float(numpy.mean([before - scores[trial] for trial in self.trials[name]]))
-            for name in self.trials
-            if name in EFFECTS
+            for way in self.ways
+            for name in (way, f"{way}_random")
         }
         weight = float(sum(output.weights[word] for word in self.looked))
-        return Effect(output.trial.item, output.place, output.text, tuple(self.looked), weight, **costs)
-
-
-EFFECTS = ("hidden", "hidden_random", "unknown", "unknown_random")
-
-
-def plan_erasure(output: Output, sampling: Sampling, ways: Sequence[str] = ("hidden", "unknown")) -> Plan:
-    """Plan the trials of an output: without the k most attended words, and without k random words.
-
-    ways: how words are removed. The random words depend only on the seed, and on what the output is.
-    """
-    k, samples, seed = sampling
-    order, draws = ranked_and_random(output.weights, k, samples, (seed, output.trial.item, output.place))
-    trials = {way: [output.without(order[:k], way)] for way in ways}
-    trials |= {f"{way}_random": [output.without(words, way) for words in draws] for way in ways}
-    return Plan(output, order, k, trials)
+        return Effect(output.trial.item, output.place, output.text, self.looked, weight, **costs)
 
 
 def run_trials(
@@ -237,7 +236,7 @@ class ErasureMeans:
 
         For these measurements, `hidden` is larger than `hidden_random`. NaN if there are none.
         """
-        wins = [each.hidden > each.hidden_random for each in self.measured]
+        wins = [each.difference > 0 for each in self.measured]
         return sum(wins) / len(wins) if wins else math.nan
 
     def numbers(self, *names: str) -> dict[str, float | None]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import BOS, UNK, Batch
 from regard.errors import ArgumentError, message
+from regard.evaluation.bleu import checked_texts
 from regard.evaluation.erasure import (
     Effect,
     ErasureMeans,
@@ -30,7 +31,6 @@ from regard.evaluation.erasure import (
     Sampling,
     Trial,
     counted,
-    plan_erasure,
     run_trials,
 )
 from regard.evaluation.rank_correlation import kendall, spearman
@@ -200,12 +200,10 @@ def faithfulness(
     if hasattr(sources, "source") and hasattr(sources, "text"):
         targets = sources.text if targets is None else targets
         sources = sources.source
-    _check_texts(sources, "sources")
-    left = [sources] if isinstance(sources, str) else list(sources)
+    left = checked_texts("faithfulness()", "sources", [sources] if isinstance(sources, str) else sources)
     if targets is None:
         targets = [each.text for each in translator.translate(left, look=None)]
-    _check_texts(targets, "targets")
-    right = [targets] if isinstance(targets, str) else list(targets)
+    right = checked_texts("faithfulness()", "targets", [targets] if isinstance(targets, str) else targets)
     if len(left) != len(right):
         problem = f"there are {len(left)} sources and {len(right)} targets"
         raise ArgumentError(message("faithfulness()", problem, expected="one target for each source"))
@@ -246,9 +244,7 @@ def _plans(
     tokens, everything = list(columns.values()), set(range(len(passage.source_token_ids)))
     for word, rows in _places(passage.words).items():
         text = spelled_or_space([passage.pieces[place] for place in rows])
-        plan = plan_erasure(
-            Output(Trial(item, rows), word, text, weights_VW[word, list(columns)], tokens), sampling
-        )
+        plan = Plan(Output(Trial(item, rows), word, text, weights_VW[word, list(columns)], tokens), sampling)
         plan.trials["most"] = [
             plan.output.without(plan.order[: max(1, math.ceil(part * len(tokens)))], "hidden")
             for part in FRACTIONS
@@ -289,18 +285,6 @@ def _check_translator(translator: object) -> None:
         hint = "for a model of transformers: regard.huggingface.erase_tokens(load_model(folder), texts)"
     expected = "a translator, as regard.load() returns it for a run of translation"
     raise ArgumentError(message("faithfulness()", problem, expected=expected, hint=hint))
-
-
-def _check_texts(texts: object, name: str) -> None:
-    """Raise ArgumentError unless the argument `name` of faithfulness() is a text or a collection of texts."""
-    expected = "a sentence, or a list of sentences"
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        problem = f"{name} is of type {type(texts).__name__}"
-        raise ArgumentError(message("faithfulness()", problem, expected=expected))
-    for number, each in enumerate(texts if isinstance(texts, list | tuple) else (), 1):
-        if not isinstance(each, str):
-            problem = f"item {number} of {name} is of type {type(each).__name__}"
-            raise ArgumentError(message("faithfulness()", problem, expected=expected))
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:

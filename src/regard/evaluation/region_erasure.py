@@ -25,7 +25,6 @@ from regard.evaluation.erasure import (
     Sampling,
     Trial,
     counted,
-    plan_erasure,
     run_trials,
 )
 from regard.viewing.image_attention import ImageAttention
@@ -78,7 +77,7 @@ class RegionErasure(ErasureMeans):
         There are 1000 bootstrap samples. Captions are sampled with replacement, each with all its words,
         because words of one caption depend on each other. If there is only one caption, words are sampled.
 
-        name: the field of Effect to average, or "difference": `hidden` minus `hidden_random`.
+        name: the field of Effect to average, or "difference".
         seed: random seed.
 
         >>> words = [Effect(0, at, "cat", (5,), 0.7, float(at), 0.0) for at in range(20)]
@@ -88,11 +87,8 @@ class RegionErasure(ErasureMeans):
         """
         if not self.words:
             return math.nan, math.nan
-        columns = ("hidden", "hidden_random") if name == "difference" else (name,)
-        values = numpy.array([[getattr(each, column) for column in columns] for each in self.words])
-        values = values @ numpy.array([1.0, -1.0])[: len(columns)]
-        captions = numpy.array([each.item for each in self.words])
-        _, groups = numpy.unique(captions, return_inverse=True)
+        values = [getattr(each, name) for each in self.words]
+        _, groups = numpy.unique([each.item for each in self.words], return_inverse=True)
         groups = groups if groups.max() else numpy.arange(len(values))
         sums, counts = numpy.bincount(groups, weights=values), numpy.bincount(groups)
         drawn = numpy.random.default_rng(seed).integers(len(sums), size=(RESAMPLES, len(sums)))
@@ -116,9 +112,7 @@ class RegionErasure(ErasureMeans):
 
         A number that is undefined is None.
         """
-        means = self.numbers("weight", "hidden", "hidden_random")
-        hidden, random = means["hidden"], means["hidden_random"]
-        means["difference"] = None if hidden is None or random is None else hidden - random
+        means = self.numbers("weight", "hidden", "hidden_random", "difference")
         intervals = {
             f"{name}_interval": list(self.interval(name)) if self.words else None
             for name in ("hidden", "hidden_random", "difference")
@@ -170,7 +164,7 @@ def erase_regions(
             if weights_hw.size > k and weights_hw.any():
                 cells = [(cell,) for cell in range(weights_hw.size)]
                 output = Output(Trial(item, (word,)), word, each.words[word], weights_hw.ravel(), cells)
-                plans.append(plan_erasure(output, sampling, ("hidden",)))
+                plans.append(Plan(output, sampling, ("hidden",)))
         scores = run_trials(plans, partial(_scores, log_probabilities, each, batch_size))
         words += [plan.effect(scores) for plan in plans]
         count += len(each.words)
@@ -214,6 +208,5 @@ def _scores(
                 message("erase_regions()", problem, expected=f"finite numbers, {expected}", hint=hint)
             )
         parts.append(scores_BT)
-    row_of = {cells: row for row, cells in enumerate(images)}
-    rows, words = zip(*((row_of[trial.hidden], trial.rows[0]) for trial in trials), strict=True)
-    return numpy.asarray(numpy.concatenate(parts)[list(rows), list(words)])
+    scores = dict(zip(images, numpy.concatenate(parts), strict=True))
+    return numpy.array([scores[trial.hidden][trial.rows[0]] for trial in trials])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +15,7 @@ from regard.evaluation.classification import SIDES, Classification
 from regard.evaluation.classifier_erasure import label_scores
 from regard.evaluation.erasure import Trial
 from regard.evaluation.text_classifier import Line, TextClassifier
+from regard.viewing.terminal import Shown
 
 __all__ = ["WordEffect", "WordEffects", "hide_each_word"]
 
@@ -54,7 +53,7 @@ class WordEffect:
 
 
 @dataclass(frozen=True)
-class WordEffects:
+class WordEffects(Shown):
     """How the probability of the predicted class changes without each word; print() shows it as a table.
 
     label: the predicted class.
@@ -135,11 +134,6 @@ class WordEffects:
             changes[-1] = changes[-1] if each.known else "unknown already"
             table.add_row(*map(Text, word), *weight, *changes)
         return table
-
-    def __str__(self) -> str:
-        file = io.StringIO()
-        Console(file=file, width=100).print(self)
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     def _without(self, word: WordEffect) -> float:
         return word.unknown if word.hidden is None else word.hidden

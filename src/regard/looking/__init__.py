@@ -7,7 +7,8 @@ whole matrix is faster then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,9 +73,11 @@ PASSES: dict[str, Pass] = {
 
 def choose_pass(call: Call, look: Look) -> str:
     """Return the key of PASSES for the looking pass that computes what `look` requests for this call."""
-    batch, heads, queries, keys = call.sizes
-    small = batch * heads * queries * keys <= SMALL and call.query.device.type != "cpu"
-    passes = (name for name in PASSES if name != "blocked" or not small)
+    if call.query.device.type == "cpu":
+        passes: Iterable[str] = ("blocked", "materialised")
+    else:
+        small = math.prod(call.sizes) <= SMALL
+        passes = (name for name in PASSES if name != "blocked" or not small)
     return next(name for name in passes if not PASSES[name].reasons(call, look))
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "integer",
     "number",
     "option_parameters",
+    "several",
 ]
 
 DATA, MODEL, TRAINING, RUN, LOGS = "Data", "Model", "Training", "Run", "Logs"
@@ -100,6 +101,12 @@ def number(
 ) -> CommandOption:
     """Return an option for a number from `least` to `most`. more: further fields of CommandOption."""
     return integer(name, text, least, most, **{"metavar": "FLOAT", "kind": float, **more})
+
+
+def several(name: str, text: str, metavar: str, **more: Any) -> CommandOption:
+    """Return an argument with several values, or an option that may be repeated, as its help says."""
+    text = f"{text} May be repeated." if name.startswith("-") else text
+    return CommandOption(name, text, metavar, list[str], **more)
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.matrix import heads, long_map, matrix
 from regard.viewing.pictures.picture_files import Picture
-from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
+from regard.viewing.pictures.view_selection import Chosen, Word, matching, mean_of, place_of
 from regard.viewing.pictures.words import lines, over_time, reading, shaded
 from regard.viewing.seen import BEGIN, Drawable, Seen, Site, drawable
 
@@ -109,7 +109,7 @@ def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> It
     if view in NOT_AVERAGED:
         return
     drawn: list[NDArray[Any]] = [each.weights for each in matching(seen, site)] if view == "heads" else []
-    for weights in drawn or [chosen(seen, site, head).weights]:
+    for weights in drawn or [mean_of(matching(seen, site), head).weights]:
         keys = weights.shape[-1]
         normalised = weights.size and weights.sum(-1).min() > 0.9
         if keys < UNIFORM_KEYS or not normalised or weights.max() > UNIFORM_RATIO / keys:
@@ -129,7 +129,7 @@ class Asked(NamedTuple):
     @property
     def choice(self) -> Chosen:
         """The mean weights of the sites that match."""
-        return chosen(self.seen, self.site, self.head)
+        return mean_of(matching(self.seen, self.site), self.head)
 
 
 def _word(asked: Asked) -> Picture:

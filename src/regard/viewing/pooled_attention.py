@@ -47,10 +47,10 @@ class Pooled:
     """
 
     name: str
-    keys: NDArray[numpy.int32]
-    weights: NDArray[numpy.float32]
-    maxima: NDArray[numpy.float32]
-    means: NDArray[numpy.float32]
+    keys: NDArray[Any]  # int32
+    weights: NDArray[Any]  # float32, as maxima and means
+    maxima: NDArray[Any]
+    means: NDArray[Any]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     whole: bool = True
@@ -59,6 +59,9 @@ class Pooled:
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
             object.__setattr__(self, name, tuple(map(str, getattr(self, name))))
+        object.__setattr__(self, "keys", self.keys.astype(numpy.int32, copy=False))
+        for name in ("weights", "maxima", "means"):
+            object.__setattr__(self, name, getattr(self, name).astype(numpy.float32, copy=False))
         heads, rows, kept = self.weights.shape
         sizes = (heads, _blocks(rows), _blocks(len(self.columns)))
         fitting = (
@@ -131,15 +134,7 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
         expected = f"{sizes[0]} rows, one for each query"
         raise ArgumentError(message(call, f"weights have {first} rows", expected=expected))
     keys, kept = (numpy.concatenate(parts, 1) for parts in zip(*kept_rows, strict=True))
-    return Pooled(
-        name,
-        keys.astype(numpy.int32),
-        kept.astype(numpy.float32),
-        maxima.astype(numpy.float32),
-        (sums / _areas(*sizes)).astype(numpy.float32),
-        tuple(map(str, rows)),
-        tuple(map(str, columns)),
-    )
+    return Pooled(name, keys, kept, maxima, sums / _areas(*sizes), tuple(rows), tuple(columns))
 
 
 def pooled_from_top(
@@ -191,17 +186,8 @@ def pooled_from_top(
         if exact.size != sums.size:
             problem = f"means has the shape {exact.shape}"
             raise ArgumentError(message(call, problem, expected=f"the mean of each block, {sums.shape}"))
-    return Pooled(
-        name,
-        keys,
-        weights.astype(numpy.float32),
-        maxima.astype(numpy.float32),
-        exact.reshape(maxima.shape).astype(numpy.float32),
-        tuple(map(str, rows)),
-        tuple(map(str, columns)),
-        whole=False,
-        exact_means=means is not None,
-    )
+    sides, exact = (tuple(rows), tuple(columns)), exact.reshape(maxima.shape)
+    return Pooled(name, keys, weights, maxima, exact, *sides, whole=False, exact_means=means is not None)
 
 
 def block_side(size: int) -> int:

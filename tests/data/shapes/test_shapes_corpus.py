@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from regard.data.shapes import Scene, shapes
-from regard.data.shapes.scenes import COLOURS, PIXELS, RELATIONS, SHAPES, SIZES
-from regard.data.shapes.shapes_corpus import (
+from regard.data.shapes.scenes import (
+    COLOURS,
     HELD_OUT,
     KINDS,
+    PIXELS,
+    RELATIONS,
+    SHAPES,
+    SIZES,
     SPLITS,
     VALID_PAIRS,
     Shapes,

@@ -447,7 +447,16 @@ def read_captions(
         if not chosen:
             problem = "the list of splits is empty"
             raise ArgumentError(message("read_captions()", problem, expected="at least one split"))
-        images = _of_split(images, chosen)
+        known = sorted({each for each in images.splits if each is not None})
+        for each in chosen:
+            if each not in known:
+                problem = (
+                    f"no image is in the split {printable(each)!r}" if known else "the file has no splits"
+                )
+                expected = f"one of the splits {printable(', '.join(known))[:200]}" if known else ""
+                advice = "" if known else "do not select a split"
+                raise DataError(message(images.source, problem, expected=expected, hint=advice))
+        images = images.select([row for row, each in enumerate(images.splits) if each in chosen])
     return _with_files(images, named, missing)
 
 
@@ -481,19 +490,6 @@ def _checked_name(entry: CaptionEntry) -> str:
         expected = "the name of a file in the folder of images, such as a.jpg or train/a.jpg"
         raise DataError(message(entry.place, problem, expected=expected))
     return str(path)
-
-
-def _of_split(images: CaptionedImages, splits: tuple[str, ...]) -> CaptionedImages:
-    known = sorted({each for each in images.splits if each is not None})
-    if not known:
-        problem = "the file has no splits"
-        raise DataError(message(images.source, problem, hint="do not select a split"))
-    for each in splits:
-        if each not in known:
-            problem = f"no image is in the split {printable(each)!r}"
-            expected = f"one of the splits {printable(', '.join(known))[:200]}"
-            raise DataError(message(images.source, problem, expected=expected))
-    return images.select([row for row, each in enumerate(images.splits) if each in splits])
 
 
 def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) -> CaptionedImages:

@@ -7,9 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -374,12 +373,18 @@ class Pixels:
         return self._count
 
     def __getitem__(self, rows: Sequence[int] | Tensor) -> Tensor:
+        return self.load(rows)
+
+    def load(self, rows: Sequence[int] | Tensor, workers: int = 0) -> Tensor:
+        """Return some images, uint8, (B, 3, size, size). `workers`: number of threads that decode them."""
         index = torch.as_tensor(rows, dtype=torch.long)
         if self._array is not None:
             return self._array[index]
         assert self._read is not None
-        images = [self._read(row) for row in index.tolist()]
-        return torch.stack(images) if images else torch.zeros(0, 3, self.size, self.size, dtype=torch.uint8)
+        if not len(index):
+            return torch.zeros(0, 3, self.size, self.size, dtype=torch.uint8)
+        with ThreadPoolExecutor(max(workers, 1)) as pool:
+            return torch.stack(list(pool.map(self._read, index.tolist())))
 
     @property
     def in_memory(self) -> bool:
@@ -447,8 +452,14 @@ def decode_files(
     array = torch.zeros(len(paths) if in_memory else 0, 3, size, size, dtype=torch.uint8)
 
     def read(row: int) -> Tensor:
-        with _naming_line(places[row] if places else ""):
+        try:
             return read_image(paths[row], size)
+        except DataError as error:
+            if not places:
+                raise
+            text, hint = error.message, ("replace the image, or skip such images with ", DAMAGED)
+            problem = f"{text.call}: {text.problem}"
+            raise DataError(message(places[row], problem, expected=text.expected, hint=hint)) from error
 
     def decode(row: int) -> DataError | None:
         try:
@@ -462,33 +473,15 @@ def decode_files(
             return error
         return None
 
-    kept, errors = list[int](), list[DataError]()
-    threads = max(min(THREADS, os.cpu_count() or 1), 1)
+    found: list[DataError | None] = []
+    threads = min(THREADS, os.cpu_count() or 1)
     with advancing("decoding images", len(paths)) as report, ThreadPoolExecutor(threads) as pool:
-        for row, error in enumerate(pool.map(decode, range(len(paths)))):
-            if error is None:
-                kept.append(row)
-            else:
-                errors.append(error)
-            report(row + 1)
+        for error in pool.map(decode, range(len(paths))):
+            found.append(error)
+            report(len(found))
+    kept = [row for row, error in enumerate(found) if error is None]
+    errors = [error for error in found if error is not None]
     if in_memory:
         whole = Pixels(size, array)
         return whole.select(kept) if errors else whole, kept, errors
     return Pixels(size, read=lambda row: read(kept[row]), count=len(kept)), kept, errors
-
-
-@contextmanager
-def _naming_line(place: str) -> Iterator[None]:
-    """Context manager: add the line of the caption file to the error of an image that cannot be decoded.
-
-    place: the caption file and the line that names the image. "": the error stays as it is.
-    """
-    try:
-        yield
-    except DataError as error:
-        if not place:
-            raise
-        text = error.message
-        hint = ("replace the image, or skip such images with ", DAMAGED)
-        problem = f"{text.call}: {text.problem}"
-        raise DataError(message(place, problem, expected=text.expected, hint=hint)) from error

@@ -56,6 +56,7 @@ from regard.data.korean.lexicon import (
     REASONS,
     SIDES,
     STATES,
+    TABLES,
     TIMES,
     TOOLS,
     VERBS,
@@ -220,15 +221,7 @@ def possibly(text: str, *words: Word) -> list[Gloss]:
     return [Gloss(part, None, words) for part in text.split()]
 
 
-DETERMINERS = {
-    "이": ("this", "these"),
-    "그": ("that", "those"),
-    "내": ("my", "my"),
-    "네": ("your", "your"),
-    "우리": ("our", "our"),
-    "그의": ("his", "his"),
-    "그녀의": ("her", "her"),
-}
+DETERMINERS: dict[str, list[str]] = TABLES["determiners"]
 
 OWNERS = ("내", "그의", "그녀의")
 OWNED = {noun.korean for noun in nouns("goods bicycles cars books pictures photos letters boxes songs")}
@@ -373,30 +366,8 @@ def modified(head: Phrase, clause: Phrase) -> Phrase:
     return replace(head, korean=clause.korean + head.korean, english=head.english + clause.english)
 
 
-FINALS = {
-    "statement": {"past": "었다", "present": "ㄴ다"},
-    "polite": {"past": "었습니다", "present": "ㅂ니다"},
-    "question": {"past": "었니", "present": "니"},
-    "who": {"past": "었니", "present": "니"},
-    "and": {"past": "었고", "present": "고"},
-    "but": {"past": "었지만", "present": "지만"},
-    "join": {"past": "고", "present": "고"},
-}
-"""The ending of the last verb or adjective, for each type of clause and each tense.
-
-"who" is a question about the subject: 누가 갔니, who went?
-"and" and "but" join the clause to the next one; "join" joins two actions of one person.
-"""
-
-GOING = {
-    "statement": "것이다",
-    "polite": "것입니다",
-    "question": "거니",
-    "who": "거니",
-    "and": "것이고",
-    "but": "것이지만",
-}
-"""The last word of the future tense for each type of clause: 갈 것이다, will go."""
+FINALS: dict[str, dict[str, str]] = TABLES["finals"]
+GOING: dict[str, str] = TABLES["going"]
 
 BE = {
     "present": {"I": "am", "you": "are", "he": "is", "we": "are", "they": "are"},
@@ -948,7 +919,7 @@ def state(dice: Dice, ending: str, negated: bool) -> Phrase:
     return _description(dice, subject, adjective, tense, ending, negated, time)
 
 
-RAIN = {"비": ("rain", "rains", "rained"), "눈": ("snow", "snows", "snowed")}
+RAIN: dict[str, list[str]] = TABLES["rain"]
 RAIN_TENSES = spread({"past": 3, "future": 2})
 
 
@@ -1035,15 +1006,7 @@ def archaic(dice: Dice) -> Phrase:
     return _copula(subject, said, noun, "present", "statement", False)
 
 
-FOUND = {
-    "방": "pets furniture goods",
-    "교실": "people furniture goods",
-    "부엌": "pets dishware fruit",
-    "정원": "pets cattle flowers trees",
-    "공원": "people pets cattle flowers trees",
-    "도서관": "people books furniture",
-    "가게": "people goods bicycles",
-}
+FOUND: dict[str, str] = TABLES["found"]
 SMALL = nouns("goods books fruit dishware gifts")
 STANDS = nouns("furniture boxes")
 THERE = spread({"past": 1, "present": 3})
@@ -1183,13 +1146,7 @@ def _narrator(dice: Dice) -> tuple[Phrase, str]:
     return subject, ending
 
 
-MOTIVES = {
-    "unfocused": (("카페", "카페", "도서관", "집", "공원"), ("공부하", "읽", "쓰", "일하")),
-    "hungry": (("식당", "집"), ("먹",)),
-    "bored": (("공원", "극장", "카페", "바다"), ("놀", "걷", "타", "운동하", "보", "만나", "수영하")),
-}
-"""For a reason, such as hunger: where a person may go, and what the person may do there (verb stems)."""
-
+MOTIVES: dict[str, list[list[str]]] = TABLES["motives"]
 MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
 DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
 UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))

@@ -45,6 +45,7 @@ __all__ = [
     "Person",
     "Place",
     "Stem",
+    "TABLES",
     "VERBS",
     "Verb",
     "attach",
@@ -54,6 +55,11 @@ __all__ = [
     "nouns",
 ]
 
+
+TABLES: dict[str, Any] = tomllib.loads(
+    resources.files("regard.data.korean").joinpath("lexicon.toml").read_text(encoding="utf-8")
+)
+"""The tables of lexicon.toml, which explains their columns."""
 
 VOWELS = "ㅏㅐㅑㅒㅓㅔㅕㅖㅗㅘㅙㅚㅛㅜㅝㅞㅟㅠㅡㅢㅣ"
 FINALS = ("", *"ㄱㄲㄳㄴㄵㄶㄷㄹㄺㄻㄼㄽㄾㄿㅀㅁㅂㅄㅅㅆㅇㅈㅊㅋㅌㅍㅎ")
@@ -90,25 +96,7 @@ def _with_vowel(word: str, vowel: str) -> str:
     return word[:-1] + chr(ord(word[-1]) + (VOWELS.index(vowel) - _parts(word)[0]) * len(FINALS))
 
 
-PARTICLES = {
-    "bare": ("", ""),
-    "topic": ("은", "는"),
-    "subject": ("이", "가"),
-    "object": ("을", "를"),
-    "and": ("과", "와"),
-    "by": ("으로", "로"),
-    "to": ("에게", "에게"),
-    "at": ("에", "에"),
-    "in": ("에서", "에서"),
-    "plural": ("들", "들"),
-    "is": ("이다", "다"),
-    "was": ("이었다", "였다"),
-    "is?": ("이니", "니"),
-    "is and": ("이고", "고"),
-    "is but": ("이지만", "지만"),
-    "is, politely": ("입니다", "입니다"),
-    "is, of old": ("이로소이다", "로소이다"),
-}
+PARTICLES: dict[str, list[str]] = TABLES["particles"]
 """Each particle by name, in two forms: after a consonant and after a vowel. The copula 이다 is included."""
 
 IRREGULAR = {("나", "subject"): "내가", ("너", "subject"): "네가", ("저", "subject"): "제가"}
@@ -177,24 +165,7 @@ def _bases(stem: str, kind: str) -> tuple[str, str]:
     return stem, _with_vowel(stem, vowel) if vowel else stem + "어"
 
 
-ENDINGS = {
-    "고": ("closed", "고"),
-    "지": ("closed", "지"),
-    "지만": ("closed", "지만"),
-    "니": ("dropped", "니"),
-    "는": ("dropped", "는"),
-    "ㄴ": ("open", "ㄴ"),
-    "ㄹ": ("open", "ㄹ"),
-    "서": ("infinitive", "서"),
-    "러": ("purpose", "러"),
-    "었다": ("past", "다"),
-    "었고": ("past", "고"),
-    "었지만": ("past", "지만"),
-    "었니": ("past", "니"),
-    "었습니다": ("past", "습니다"),
-    "ㄴ다": ("present", "다"),
-    "ㅂ니다": ("polite", "니다"),
-}
+ENDINGS: dict[str, list[str]] = TABLES["endings"]
 """For each ending, the base to which it is attached, and the text to attach.
 
 Beside the three bases (closed, open and infinitive), five bases are derived from them:
@@ -236,12 +207,6 @@ def conjugate(stem: Stem, ending: str) -> str:
         case "present" if not (stem.describes or stem.kind == "있"):
             text = dropped + "는" if final(dropped) else close(dropped, "ㄴ")
     return text + attached
-
-
-TABLES: dict[str, Any] = tomllib.loads(
-    resources.files("regard.data.korean").joinpath("lexicon.toml").read_text(encoding="utf-8")
-)
-"""The tables of lexicon.toml, which explains their columns."""
 
 
 class Noun(NamedTuple):

@@ -3,13 +3,6 @@
 For each word of a caption, the corpus knows its gold region: the region of the picture that the word
 describes.
 
-The modules, from one object to the corpus:
-
-    scenes           objects, their attributes, places and relations; draws scenes as pictures of 64 x 64
-                     pixels; generates captions, checks whether a caption is true, finds the region of each
-                     word
-    shapes_corpus    generates the scenes of each split
-
     corpus = shapes("train", count=1000)
     images = corpus.images(range(32))                    # uint8 tensor (32, 3, 64, 64)
     scene, captions = corpus[0]
@@ -19,8 +12,18 @@ The modules, from one object to the corpus:
 
 from __future__ import annotations
 
-from regard.data.shapes.scenes import Region, Scene, SceneObject, all_captions, is_valid, render, word_regions
-from regard.data.shapes.shapes_corpus import Shapes, ShapesExample, shapes
+from regard.data.shapes.scenes import (
+    Region,
+    Scene,
+    SceneObject,
+    Shapes,
+    ShapesExample,
+    all_captions,
+    is_valid,
+    render,
+    shapes,
+    word_regions,
+)
 
 __all__ = [
     "Region",

@@ -9,8 +9,17 @@ from typing import Any
 
 from regard.data.tokenizers.morphemes import Morphemes, is_korean
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
-from regard.data.tokenizers.tokenizer import Tokenizer, clean, draw_sample, read_bytes, read_vocabulary, sides
-from regard.data.tokenizers.word_character import Characters, ClosedWords, Words
+from regard.data.tokenizers.tokenizer import (
+    Characters,
+    ClosedWords,
+    Tokenizer,
+    Words,
+    clean,
+    draw_sample,
+    read_bytes,
+    read_vocabulary,
+    sides,
+)
 from regard.errors import ArgumentError, DataError, Setting, UnknownName, message
 
 __all__ = [
@@ -136,7 +145,11 @@ def load_tokenizer(path: str | bytes | os.PathLike[str], *, links: bool = True) 
     ...     load_tokenizer(f"{folder}/characters.json")
     Characters(size=6)
     """
-    content, place = read_bytes(path, links=links), os.fsdecode(path)
+    return parse_tokenizer(read_bytes(path, links=links), os.fsdecode(path))
+
+
+def parse_tokenizer(content: bytes, place: str) -> Tokenizer:
+    """Return the tokenizer in the content of a file. `place`: the file name, for error messages."""
     is_json = content.startswith(b"{")
     kind = read_vocabulary(content, place)["kind"] if is_json else subword_kind(content, place)
     return TOKENIZERS[kind].deserialized(content, place)

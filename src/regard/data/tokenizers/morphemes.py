@@ -26,6 +26,7 @@ from regard.data.tokenizers.tokenizer import (
     Sample,
     Tokenizer,
     clean,
+    read_strings,
     read_vocabulary,
 )
 from regard.errors import ArgumentError, DataError, RegardWarning, message
@@ -283,10 +284,7 @@ class Morphemes(Tokenizer):
         return cls(tags, characters, often[: room - len(characters)])
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
-        if sample:
-            problem = f"sample is {sample}, but a morpheme tokenizer has only one segmentation"
-            hint = "set sample to 0, or train a tokenizer of kind 'unigram' or 'bpe'"
-            raise ArgumentError(message("Morphemes.encode()", problem, hint=hint))
+        self.check_no_sampling(sample)
         return self.encode_lines([line])[0]
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
@@ -397,11 +395,6 @@ class Morphemes(Tokenizer):
                 numbers[place] = number
         return numbers
 
-    def unknown(self, line: str) -> tuple[str, ...]:
-        tokens, words = self.encode(line), clean(line).split()
-        numbers = zip(tokens, self.words(tokens), strict=True)
-        return tuple(words[n] for n in sorted({n for token, n in numbers if token in self.uncovered}))
-
     def serialized(self) -> bytes:
         content = {
             "kind": self.kind,
@@ -441,12 +434,7 @@ def _read(content: bytes, place: str) -> dict[str, Any]:
     """Return the content of a tokenizer file. Raise DataError if it is damaged."""
     saved = read_vocabulary(content, place, Morphemes.kind)
     for name in ("tags", "characters", "morphemes"):
-        values = saved.get(name)
-        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
-            raise DataError(message(place, f"'{name}' is not a list of strings", hint=DAMAGED))
-        for value, count in Counter(values).items():
-            if count > 1:
-                raise DataError(message(place, f"{value!r} is in '{name}' {count} times", hint=DAMAGED))
+        read_strings(saved, name, place)
     for tag in saved["tags"]:
         if not TAG.fullmatch(tag):
             raise DataError(message(place, f"{tag!r} is not a tag", hint=DAMAGED))

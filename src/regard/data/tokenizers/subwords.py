@@ -364,15 +364,6 @@ class Subwords(Tokenizer):
         """For each token of the vocabulary, the result of word_starts()."""
         return [(text.startswith(SPACE), bool(text.strip(SPACE))) for text in self._texts]
 
-    def unknown(self, line: str) -> tuple[str, ...]:
-        tokens, words = self.encode(line), clean(line).split()
-        spelled = {
-            word
-            for token, word in zip(tokens, self.words(tokens), strict=True)
-            if token in self.uncovered and word >= 0
-        }
-        return tuple(words[word] for word in sorted(spelled))
-
     def serialized(self) -> bytes:
         return self._model
 

@@ -13,7 +13,7 @@ from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_
 from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.progress_bar import advancing
 from regard.data.shapes import Scene, render, shapes
-from regard.data.shapes.shapes_corpus import SPLITS
+from regard.data.shapes.scenes import SPLITS
 from regard.errors import DataError, UnknownName, message, printable, shown
 from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.settings import ImageData

@@ -57,7 +57,7 @@ class ImageData(Section):
         image_size. The crop is random in training, and at the centre otherwise.
     flip: whether to mirror half of the images in training. Do not use it if captions contain "left" or
         "right".
-    workers: number of threads that prepare batches.
+    workers: number of threads that decode the images of a batch.
     lowercase: convert captions to lower case.
     tokenizer: "word", "unigram", "bpe" or "character".
     vocab_size: maximum number of tokens of the tokenizer. The default depends on the kind of tokenizer.

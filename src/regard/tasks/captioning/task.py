@@ -189,7 +189,6 @@ class CaptioningTask(BatchedTask):
 
     def _set_up(self, device: str) -> None:
         options, data = self._start(device, self.model.target, fine=False), self.settings.data
-        self.speed = replace(self.speed, ahead=False)  # other threads decode images already
         train, valid = self.corpus.split.train, self.corpus.split.valid
         encoder, count = self.model.image_encoder, len(train) + len(valid)
         fits = features_fit(encoder, count, data.size)
@@ -393,9 +392,6 @@ class CaptioningTask(BatchedTask):
         rules = EpochRules("captions", batch_size(len(corpus.train)))
         tokens = int(corpus.train.captions.offsets[-1]) + len(corpus.train)  # and one EOS per caption
         return rules, {"training": {"learning_rate": rate}}, tokens
-
-    def close(self) -> None:
-        self._train.close()
 
     def count(self, batch: ImageBatch) -> int:
         return int(batch.target_lengths.sum())

@@ -244,14 +244,11 @@ class TranslationTask(BatchedTask):
 
     @classmethod
     def start(cls, settings: TranslationSettings, device: str, corpus: Corpus | None = None) -> None:
-        from regard.data.sampled_epochs import start_workers
-        from regard.tasks.translation.data import build_sampler, sampled_epochs, worker_count
+        from regard.tasks.translation.data import build_sampler, sampled_epochs
 
-        if not device.startswith("cuda") or not settings.data.subword_sampling:
+        if corpus is None or not device.startswith("cuda"):
             return
-        if corpus is None:
-            start_workers(worker_count())
-        elif sampler := build_sampler(corpus, settings):
+        if sampler := build_sampler(corpus, settings):
             sampled_epochs(corpus, sampler)
 
     @classmethod

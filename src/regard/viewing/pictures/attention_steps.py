@@ -47,7 +47,7 @@ class Step(NamedTuple):
     about: str
     numbers: NDArray[numpy.float64]
     rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
 
 
 def steps(
@@ -99,15 +99,26 @@ def steps(
     parts = {"query": query, "key": key, "value": value}
     arrays = {name: _matrix(name, array) for name, array in parts.items()}
     computed = _scores(arrays["query"], arrays["key"], score, scores)
-    grids = _steps(
-        arrays,
-        computed,
-        FORMULAS.get(score, score),
-        _names("q", rows, computed, 0),
-        _names("k", columns, computed, 1),
-    )
+    queries, keys = _names("q", rows, computed, 0), _names("k", columns, computed, 1)
+    weights, (query, key, value) = _softmax(computed), arrays.values()
+    grids = [
+        Step("query", f"T={len(queries)}, D={query.shape[1]}", query, queries),
+        Step("keys", f"S={len(keys)}, D={key.shape[1]}", key, keys),
+        Step("scores", FORMULAS.get(score, score), computed, queries, keys),
+        Step("weights", "softmax of each row", weights, queries, keys),
+        Step("values", f"S={len(keys)}, E={value.shape[1]}", value, keys),
+        Step("output", "weights × values", weights @ value, queries),
+    ]
     canvas = Canvas()
     top, left, lowest = 0.0, 0.0, 0.0
+    grids = [
+        each._replace(
+            numbers=each.numbers[:ROWS, : ROWS if each.columns else COLUMNS],
+            rows=each.rows[:ROWS],
+            columns=each.columns[:ROWS],
+        )
+        for each in grids
+    ]
     for number, step in enumerate(grids):
         if number == 3:  # weights, values and output are in a second row
             top, left = lowest + GAP + 22, 0.0
@@ -123,34 +134,6 @@ def steps(
     content = "query, keys, scores, weights, values and output of one attention call, as grids of numbers"
     name = "One attention call, step by step"
     return finished(canvas, terminal, title, about, name=name, content=content)
-
-
-def _steps(
-    arrays: dict[str, NDArray[numpy.float64]],
-    scores: NDArray[numpy.float64],
-    formula: str,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-) -> list[Step]:
-    weights = _softmax(scores)
-    output = weights @ arrays["value"]
-    queries, keys = len(rows), len(columns)
-    grids = [
-        Step("query", f"T={queries}, D={arrays['query'].shape[1]}", arrays["query"], rows, ()),
-        Step("keys", f"S={keys}, D={arrays['key'].shape[1]}", arrays["key"], columns, ()),
-        Step("scores", formula, scores, rows, columns),
-        Step("weights", "softmax of each row", weights, rows, columns),
-        Step("values", f"S={keys}, E={arrays['value'].shape[1]}", arrays["value"], columns, ()),
-        Step("output", "weights × values", output, rows, ()),
-    ]
-    return [
-        step._replace(
-            numbers=step.numbers[:ROWS, : ROWS if step.columns else COLUMNS],
-            rows=step.rows[:ROWS],
-            columns=step.columns[:ROWS],
-        )
-        for step in grids
-    ]
 
 
 def _matrix(name: str, data: Any) -> NDArray[numpy.float64]:

@@ -15,7 +15,7 @@ from regard.viewing.seen import Seen, Site
 from regard.viewing.terminal_colors import clean
 from regard.viewing.word_groups import SPACE, grouped
 
-__all__ = ["Chosen", "chosen", "matching", "mean_of", "place_of", "rows_of"]
+__all__ = ["Chosen", "matching", "mean_of", "place_of", "rows_of"]
 
 Word = int | str
 
@@ -67,15 +67,6 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     if not found:
         raise UnknownName("site", clean(site), names)
     return found
-
-
-def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
-    """Return the mean weights of the sites (attention layers) of a Seen that match `site`.
-
-    site: a role such as "cross", or a name with * as wildcard. For None, see matching().
-    head: index of one head, which is used in each site. None: the mean over heads.
-    """
-    return mean_of(matching(seen, site), head)
 
 
 def mean_of(sites: Sequence[Site], head: int | None = None) -> Chosen:
