@@ -364,3 +364,19 @@ def test_pickle_is_not_used():
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 wrong.append(f"{short(path)}:{node.value.lineno}: allow_pickle")
     assert wrong == []
+
+
+def test_no_constant_of_a_module_is_assigned_twice():
+    """Functions read a constant when they are called, so that all of them would get the second value."""
+    twice = []
+    for path in python("src"):
+        seen = set[str]()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for name in (
+                each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            ):
+                if name.isupper() and name in seen:
+                    twice.append(f"{path}: {name}")
+                seen.add(name)
+    assert not twice

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.printing import json_text, printable_console
-from regard.evaluation.classification import Classification, ReadText
+from regard.evaluation.text_classifier import Classification, ReadText
 from regard.evaluation.word_effects import WordEffect, WordEffects
 from regard.runs.run_commands import ViewOptions
 from regard.tasks.classification.task import ClassificationView

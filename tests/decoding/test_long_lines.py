@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.long_lines import divided, sentences, truncated
+from regard.decoding.alignment_units import units_of
+from regard.decoding.long_lines import Part, divided, sentences, truncated
 from tests.decoding.toys import Spaced
 
 
@@ -60,5 +61,7 @@ def test_notes_say_how_a_line_was_split_or_truncated():
     tokenizer = Spaced(size=400, cut=9)
     assert divided("a b. c d. e f.", tokenizer, 3)[1].startswith("split into 3 ")
     assert divided("a b. c d e f g h.", tokenizer, 3)[1].endswith("more than 3 tokens")
-    part, note = truncated([4, 5, 6, 7], [0, 1, 2, 3], 3)
+    units = units_of(tokenizer)
+    part, note = truncated([4, 5, 6, 7], units, 3)
     assert part.tokens == (4, 5, 6) and "3 of 4 tokens" in note
+    assert truncated([4, 5, 6], units, 3) == (Part((4, 5, 6)), "")

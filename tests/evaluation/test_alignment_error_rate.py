@@ -150,3 +150,10 @@ def test_score_links_accepts_an_alignment():
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]])
     result = align(weights, [0, 1, -1], [0, 1, -1])
     assert score_links([result], [parse_links("0-0 1-1")]).error_rate == 0
+
+
+def test_links_past_the_end_of_a_sentence_raise():
+    drawn = [parse_links("0-0"), parse_links("1-2")]
+    assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
+    with pytest.raises(DataError, match=r"(?s)sentence 2: .*1-2.*base="):
+        score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])

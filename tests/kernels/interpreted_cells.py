@@ -11,12 +11,12 @@ from torch import Tensor, nn
 import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.highest_values import sortable
-from regard.fast.recurrent import attentive_steps_cpu, gru_cuda
+from regard.fast.recurrent import attentive_steps_cpu
 from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins
 from regard.kernels import by_kernel
 from regard.kernels.additive import tile_sizes
-from regard.kernels.recurrent import cells
+from regard.kernels.recurrent import attended_gates, cells
 from regard.kernels.search.beam import find_candidates
 from regard.kernels.training import vocabulary_loss
 from regard.layers.gated_cell import GatedCell
@@ -81,18 +81,9 @@ def test_mixed_backward():
     assert_agrees(cells.mixed_backward, plain, arguments, [5])
 
 
-def test_gated_backward():
-    def plain(parts: Tensor, *others: Tensor) -> None:
-        attentive_steps_cpu.gated_backward(parts.sum(0), *others)
-
-    parts = torch.stack(random_tensors(WIDTH, WIDTH))
-    arguments = [parts, *random_tensors(3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
-    assert_agrees(cells.gated_backward, plain, arguments, [3, 4])
-
-
 @pytest.mark.parametrize(
     ("sizes", "lengths"),
-    [((4, 6, 5), None), ((4, 6, 5), [5, 2, 4]), ((4, 6, 5), [3]), ((40, 48, 24), [5, 2, 4])],
+    [((4, 6, 5), None), ((4, 6, 5), [5, 2, 4]), ((4, 6, 5), [3]), ((40, 48, 24), [18, 2, 4])],
 )
 def test_all_steps_with_attention(
     sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +94,8 @@ def test_all_steps_with_attention(
         once.
     """
     width, depth, hidden = sizes
+    monkeypatch.setattr(attended_gates, "KEYS", 16)
+    keys = 18 if width == 40 else 5  # in two parts, or in one
     monkeypatch.setattr(
         tile_sizes, "LAUNCHES", {name: replace(each, width=16) for name, each in tile_sizes.LAUNCHES.items()}
     )
@@ -115,7 +108,7 @@ def test_all_steps_with_attention(
             lengths = [3, 3, 3]  # one length for all sequences
         mask = None if lengths is None else regard.padding(lengths)
         torch.manual_seed(2)
-        shapes = (3, 7, 3), (3, width), (3, 5, depth)
+        shapes = (3, 7, 3), (3, width), (3, keys, depth)
         inputs = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
         cell.to(dtype), score.to(dtype)
         memory = regard.prepare(inputs[2], score=score, mask=mask)
@@ -130,36 +123,17 @@ def test_all_steps_with_attention(
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("ways", "width"), [(1, 300), (2, 40), (2, 300), (2, 1000)])
-def test_gru(ways: int, width: int):
-    """All steps, with gradients. The reference is torch.nn.GRU in float64."""
-    torch.manual_seed(0)
-    layers = [nn.GRU(5, width, batch_first=True) for _ in range(ways)]
-    x, results = torch.randn(3, 4, 5), []
-    gates = [nn.functional.linear(x, each.weight_ih_l0, each.bias_ih_l0) for each in layers]
-    weights = [
-        torch.stack([getattr(each, f"{name}_hh_l0") for each in layers]) for name in ("weight", "bias")
-    ]
-    states = gru_cuda.gru_ways(torch.stack(gates), *weights)
-    for dtype, own in ((torch.float32, states), (torch.float64, None)):
-        if own is None:
-            own = torch.stack([each.to(dtype)(x.to(dtype))[0] for each in layers])
-        leaves = [weight for each in layers for weight in each.parameters()]
-        results.append([own, *torch.autograd.grad(own.sin().sum(), leaves)])
-    for mine, exact in zip(*results, strict=True):
-        torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("both_ways", [False, True])
-def test_gru_with_padding(both_ways: bool):
+@pytest.mark.parametrize(("both_ways", "width"), [(False, 300), (True, 40), (True, 300), (True, 1000)])
+def test_gru_with_padding(both_ways: bool, width: int):
     """The twin of a GRU, in training. The reference is float64."""
     torch.manual_seed(0)
-    layers, x = Recurrent(Recurrence(24), 5, both_ways=both_ways), torch.randn(3, 4, 5)
+    layers, x = Recurrent(Recurrence(width), 5, both_ways=both_ways), torch.randn(3, 4, 5)
     results = []
     for dtype in (torch.float32, torch.float64):
         own, _ = x.to(dtype).requires_grad_(), layers.to(dtype)
         with Twins(layers):
             states, (last,) = layers.encode(own, torch.tensor([4, 1, 3]))
+        assert (states.grad_fn.name() == "_DirectionsBackward") == (dtype == torch.float32)
         loss = states.sin().sum() + last.square().sum()
         results.append([states, last, *torch.autograd.grad(loss, [own, *layers.parameters()])])
     for mine, exact in zip(*results, strict=True):

@@ -16,16 +16,20 @@ from torch.nn import functional
 
 from regard import record
 from regard.data.batch import Batch, LabelledBatch, TextBatch
+from regard.fast.embedding import embed_tokens
 from regard.fast.transformer import ResidualStream
 from regard.fast.twins import Twins
-from regard.kernels.training import residual_norm
+from regard.kernels.training import embedding, residual_norm
 from regard.kernels.training.dropout import ActivationDropout
+from regard.kernels.training.embedding import EmbeddingDropout
 from regard.kernels.training.partial_sums import sum_over_rows
 from regard.kernels.training.residual_norm import ResidualNorm
+from regard.kernels.training.row_copy import copy_rows
 from regard.layers.feedforward import FeedForward
 from regard.models.transformer import Size, Transformer
 from regard.models.transformer_classifier import TransformerClassifier
 from regard.models.transformer_language import TransformerLanguageModel
+from regard.positions import Learned, Sinusoidal
 from regard.training.losses import model_loss
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
@@ -233,3 +237,61 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
         with Twins(model):
             totals.append(model_loss(model, batch, batch.labels)[0].item())
     assert totals[0] == totals[2] != totals[1]
+
+
+@pytest.mark.parametrize("position", [None, Sinusoidal(600)])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("few", [True, False])
+def test_embeddings_and_dropout(
+    position: Sinusoidal | None, dropout: float, few: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """few: whether a kernel sorts the tokens. One token fills more than one tile of rows."""
+    monkeypatch.setattr(embedding, "FEW", 200 if few else 0)
+    torch.manual_seed(0)
+    table = nn.Embedding(9, 600, padding_idx=0)
+    rows = [[3, 4, 3, 5, 5, 1, 3, 7, 6, 4] + 40 * [7], [8, 0, 0, 2, 3, 3, 8, 5, 1, 0] + 40 * [7]]
+    tokens, gradient = torch.tensor(rows), torch.randn(2, 50, 600)
+    x = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(dropout))
+    assert x is not None and x.grad_fn.name() == "EmbeddingDropoutBackward"
+    plain = table(tokens) * 2.0
+    plain = plain if position is None else position(plain, 5)
+    kept = (x != 0) | (plain == 0)
+    expected = torch.where(kept, plain / (1 - dropout), 0.0)
+    assert abs(kept[tokens > 0].float().mean() - (1 - dropout)) < 0.04
+    torch.testing.assert_close(x, expected)
+    (theirs,) = torch.autograd.grad(expected, table.weight, gradient)
+    gradient[tokens == 0] = torch.nan  # padding
+    (ours,) = torch.autograd.grad(x, table.weight, gradient)
+    torch.testing.assert_close(ours, theirs)
+    assert ours[3].any() and not ours[0].any()
+    tokens[0, 0] = 9
+    invalid = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(0.0))
+    assert invalid is not None and invalid[0, 0].isnan().all() and not invalid[1].isnan().any()
+
+
+def test_learned_positions_and_hooked_tables_run_in_plain_pytorch():
+    table, tokens, dropout = nn.Embedding(9, 4), torch.tensor([[1, 2]]), nn.Dropout(0.0)
+    with mock.patch.object(EmbeddingDropout, "apply") as kernel:
+        assert embed_tokens(table, tokens, 1.0, Learned(4, 8), 0, dropout) is None
+        table.register_forward_hook(lambda *_: None)
+        assert embed_tokens(table, tokens, 1.0, None, 0, dropout) is None
+    assert not kernel.called
+
+
+def test_the_twin_of_an_embedding_table():
+    table, tokens = nn.Embedding(9, 4), torch.tensor([[1, 2], [2, 8]])
+    plain = table(tokens)
+    with Twins(table):
+        x = table(tokens)
+        assert x.grad_fn.name() == "EmbeddingDropoutBackward" and torch.equal(x, plain)
+        assert table.eval()(tokens).grad_fn.name() == "EmbeddingBackward0"
+
+
+@pytest.mark.parametrize("factor", [None, torch.tensor(3.0)])
+def test_copy_rows(factor: Tensor | None):
+    """A transposed source, and a target with other columns."""
+    source, whole = torch.randn(3, 5, 620).transpose(0, 1), torch.full((15, 700), 7.0).to(HALF)
+    copy_rows(source, whole[:, 8:640], factor)
+    expected = (source.reshape(15, 620) * (1 if factor is None else factor)).to(HALF)
+    assert torch.equal(whole[:, 8:628], expected)
+    assert not whole[:, 628:640].any() and (whole[:, 640:] == 7).all() and (whole[:, :8] == 7).all()

@@ -19,7 +19,9 @@ KERNELS = {
         "inner_key_backward_kernel",
     },
     "compiled_cells": {
-        "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
+        "gated_forward_kernel", "mixed_forward_kernel", "mixed_backward_kernel",
+        "attended_gates_kernel", "gates_backward_kernel", "query_backward_kernel", "memory_backward_kernel",
+        "embedding_forward_kernel", "embedding_order_kernel", "embedding_gradient_kernel", "row_copy_kernel",
         "gru_forward_kernel", "gru_backward_kernel",
         "vocabulary_loss_kernel", "loss_sum_kernel",
         "read_forward_kernel", "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",

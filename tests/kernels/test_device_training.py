@@ -112,6 +112,22 @@ def test_residual_norm_is_as_precise_as_plain_pytorch(rows: int, width: int, mon
             assert relative(one, right) <= 2 * relative(two, right) + (2**-8 if half else 1e-6)
 
 
+@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64), (20000, 512)])
+def test_embedding_gradient_equals_plain_pytorch(count: int, width: int):
+    """Some tokens occur often, as in text, and the padding token gets no gradient."""
+    torch.manual_seed(0)
+    table = nn.Embedding(300, width, padding_idx=PAD, device=CUDA)
+    tokens = (300 * torch.rand(4, count // 4, device=CUDA) ** 3).long()
+    gradient = torch.randn(4, count // 4, width, device=CUDA)
+    with Twins(table):
+        x = table(tokens)
+    assert x.grad_fn.name() == "EmbeddingDropoutBackward"
+    first, second = (torch.autograd.grad(x, table.weight, gradient, retain_graph=True)[0] for _ in range(2))
+    table.double()
+    (exact,) = torch.autograd.grad(table(tokens), table.weight, gradient.double())
+    assert relative(first, exact) < 1e-6 and torch.equal(first, second)
+
+
 @pytest.mark.parametrize(("rows", "width", "inner"), [(4096, 512, 2048), (777, 64, 200), (600, 1024, 136)])
 def test_products_of_a_feed_forward_layer_are_as_precise_as_plain_pytorch(
     rows: int, width: int, inner: int, monkeypatch: pytest.MonkeyPatch

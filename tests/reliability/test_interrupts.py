@@ -158,7 +158,7 @@ def test_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, mon
     def strike(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plan, "plan_run", strike)
+    monkeypatch.setattr(plan, "make_plan", strike)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "run"
     options = ["--built-in", "korean", "--set", "data.pairs=200", "--output", str(out), "--steps", "2"]

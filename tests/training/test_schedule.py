@@ -6,15 +6,17 @@ import math
 
 import pytest
 
-from regard.errors import ArgumentError, UnknownName
-from regard.training.schedule import SCHEDULES, decay_by_epoch, learning_rate, scheduled_rate
+from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
+
+SCHEDULES = ("constant", "cosine", "inverse-root", "epoch-decay")
 
 
 def rates(schedule: str, steps: range, warmup_steps: int, total: int | None) -> list[float]:
-    return [
-        learning_rate(s, rate=2.0, schedule=schedule, warmup_steps=warmup_steps, total=total) for s in steps
-    ]
+    settings = Training.model_validate(
+        {"learning_rate": 2.0, "schedule": schedule, "warmup_steps": warmup_steps}
+    )
+    return [scheduled_rate(settings, step=step, epoch=1, total=total) for step in steps]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -50,16 +52,13 @@ def test_learning_rate_is_constant_while_the_total_is_unknown():
     assert rates("cosine", range(10, 13), 10, None) == [2.0, 2.0, 2.0]
 
 
-def test_unknown_schedule_raises_and_suggests_the_nearest():
-    with pytest.raises(UnknownName, match="'cosine'"):
-        learning_rate(1, rate=1.0, schedule="cosin", warmup_steps=1, total=2)
+def test_decay_divides_by_the_factor_after_the_given_epoch():
+    def decayed(after: int, *epochs: int) -> list[float]:
+        settings = Training(learning_rate=2.0, schedule="epoch-decay", decay_after=after, decay_factor=4.0)
+        return [scheduled_rate(settings, step=999, epoch=epoch, total=None) for epoch in epochs]
 
-
-def test_decay_by_epoch_divides_by_the_factor_after_the_given_epoch():
-    decayed = [decay_by_epoch(epoch, rate=2.0, after=3, factor=4.0) for epoch in range(1, 7)]
-    assert decayed == [2.0, 2.0, 2.0, 0.5, 0.125, 0.03125]
-    assert decay_by_epoch(2, rate=2.0, after=0, factor=4.0) == 0.125
-    assert decay_by_epoch(10**6, rate=2.0, after=3, factor=4.0) == 0.0
+    assert decayed(3, 1, 2, 3, 4, 5, 6) == [2.0, 2.0, 2.0, 0.5, 0.125, 0.03125]
+    assert decayed(0, 2) == [0.125] and decayed(3, 10**6) == [0.0]
 
 
 def test_learning_rate_is_halved_every_15_epochs():
@@ -69,16 +68,6 @@ def test_learning_rate_is_halved_every_15_epochs():
     epochs = [14, 15, 29, 30, 44, 45, 60]
     decayed = [scheduled_rate(settings, step=9, epoch=epoch, total=None) for epoch in epochs]
     assert decayed == [1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 16]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}, {"every": 0}],
-)
-def test_invalid_arguments_of_decay_by_epoch_raise(options: dict[str, float]):
-    ((name, value),) = options.items()
-    with pytest.raises(ArgumentError, match=f"{name} is {value}"):
-        decay_by_epoch(**{"epoch": 1, "rate": 1.0, "after": 2, "factor": 1.2, **options})  # type: ignore[arg-type]
 
 
 def test_epoch_decay_follows_the_warm_up_and_the_epoch():

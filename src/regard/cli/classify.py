@@ -17,7 +17,7 @@ from regard.data.line_io import Lines, given_lines, place_name, say
 from regard.data.read_text import checked_path
 from regard.data.table_formats import Row, check_header_encoding, column_rows
 from regard.errors import ArgumentError, DataError, Hint, Setting, message, printable
-from regard.evaluation.classification import Classification
+from regard.evaluation.text_classifier import Classification
 from regard.training.command_options import CommandOption, several
 
 __all__ = ["classify"]

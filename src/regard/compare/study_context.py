@@ -43,7 +43,7 @@ from regard.runs.run_folder import made_folder
 from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
 from regard.select import Select, build_select
 from regard.tasks.task_table import load
-from regard.tasks.translation.settings import PATHS, Data, TranslationSettings, ways_named
+from regard.tasks.translation.settings import Data, TranslationSettings, ways_named
 from regard.training.interrupts import interruptible
 from regard.training.settings import build, check_names, merged, without_alternatives
 from regard.training.settings_toml import override, to_toml
@@ -229,7 +229,7 @@ class StudyContext:
         Data files are named by their content in its hash, so a copy of the data gives the same folder.
         """
         data = {
-            name: list(map(_hash_of_file, value)) if name in (*PATHS, "alignments") and value else value
+            name: list(map(_hash_of_file, value)) if name in TranslationSettings.paths and value else value
             for name, value in run.settings["data"].items()
         }
         try:

@@ -27,12 +27,12 @@ class Units:
     numbers: a function that takes the token ids of a text. It returns, for each token, the index of the word,
         morpheme or character that it belongs to.
     pieces: a function that takes the token ids of a text, and returns the text of each token. The texts of
-        the tokens of a unit spell the unit. Default: the method `pieces` of the tokenizer.
+        the tokens of a unit spell the unit.
     """
 
     name: str
     numbers: Callable[[Sequence[int]], list[int]]
-    pieces: Callable[[Sequence[int]], list[str]] | None = None
+    pieces: Callable[[Sequence[int]], list[str]]
 
 
 def units_of(tokenizer: Any, requested: str = "auto") -> Units:
@@ -55,8 +55,8 @@ def units_of(tokenizer: Any, requested: str = "auto") -> Units:
         problem = "unit is 'character', but this tokenizer is not a character tokenizer"
         raise ArgumentError(message("unit", problem, hint="use unit='auto' or unit='word'"))
     if own == "word" or requested not in ("auto", own):
-        return Units("word", tokenizer.words, getattr(tokenizer, "word_pieces", None))
-    return Units(own, tokenizer.units)
+        return Units("word", tokenizer.words, getattr(tokenizer, "word_pieces", tokenizer.pieces))
+    return Units(own, tokenizer.units, tokenizer.pieces)
 
 
 def check_units(source_tokenizer: Any, target_tokenizer: Any, requested: str) -> None:

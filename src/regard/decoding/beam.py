@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.data.batch import EOS, Batch, BatchRows
+from regard.data.batch import EOS, PAD, Batch, BatchRows
 from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, state_rows
 from regard.decoding.highest_values import highest, highest_sums
 from regard.decoding.hypothesis import ROOM, SearchResult
@@ -320,7 +320,19 @@ def advance(
         ranking_BK = ranking_BK + how.coverage * penalty_BK.gather(1, beam_BC[:, :size])
     ranking_BK = torch.where(ends_BC[:, :size], ranking_BK, -torch.inf)
     finished = SearchResult(tokens_BCT[:, :size], token_scores_BCT[:, :size], ranking_BK)
-    pool = _merge_pools(beams.pool, finished)
+    # Of equal rankings, hypotheses of the pool come first.
+    before = beams.pool
+    ranking = torch.cat((before.ranking, finished.ranking), 1)
+    best_BK = highest(ranking, before.ranking.shape[1])
+    tokens = torch.cat((pad(before.tokens, (0, 1)), finished.tokens), 1)
+    token_scores = torch.cat((pad(before.token_scores, (0, 1)), finished.token_scores), 1)
+    best = SearchResult(_take(tokens, best_BK), _take(token_scores, best_BK), _take(ranking, best_BK))
+    missing_BK1 = (best.ranking == -torch.inf)[..., None]
+    pool = SearchResult(
+        best.tokens.masked_fill(missing_BK1, PAD),
+        best.token_scores.masked_fill(missing_BK1, 0.0),
+        best.ranking,
+    )
 
     next_BK = ends_BC.int().argsort(dim=-1, stable=True)[:, :size]
     beam_BK = beam_BC.gather(1, next_BK)
@@ -349,18 +361,6 @@ def bound(beams: Beams, active: ActiveRows, divisors: Tensor) -> Tensor:
     now = beams.tokens.shape[-1]
     largest_B = torch.maximum(divisors[now + 1], divisors[active.limits])
     return beams.sums.amax(-1) / largest_B
-
-
-def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
-    """Return the hypotheses of each sentence with the highest ranking among `pool` and `finished`.
-
-    There are as many as in `pool`. If rankings are equal, hypotheses of `pool` come first.
-    """
-    ranking = torch.cat((pool.ranking, finished.ranking), 1)
-    place_BN = highest(ranking, pool.ranking.shape[1])
-    tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)
-    token_scores = torch.cat((pad(pool.token_scores, (0, 1)), finished.token_scores), 1)
-    return SearchResult(_take(tokens, place_BN), _take(token_scores, place_BN), _take(ranking, place_BN))
 
 
 def _take(tensor: Tensor, index: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from regard.roles import BySite
 if TYPE_CHECKING:
     from regard.fast.search import RecordedAttention
 
-__all__ = ["Hypothesis", "LazyAttention", "ROOM", "SearchResult", "rows_as_tuples", "unfinished_note"]
+__all__ = ["Hypothesis", "LazyAttention", "ROOM", "SearchResult", "rows_as_tuples"]
 
 ROOM = 4096
 """At the start of a search, SearchResult has room for at most this many tokens per hypothesis.
@@ -280,19 +280,3 @@ def rows_as_tuples(values: Tensor | NDArray[np.int32]) -> Iterable[tuple[Any, ..
     if not array.size:
         return [()] * math.prod(array.shape[:-1])
     return struct.iter_unpack(f"{array.shape[-1]}{array.dtype.char}", array.tobytes())
-
-
-def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:
-    """Return a note for the user if a translation reached the maximum length without EOS, otherwise "".
-
-    hypotheses: the best hypothesis of each part of a line. Only a line that is too long for the model has
-        several parts.
-    """
-    lengths = [len(each.tokens) for each in hypotheses if not each.finished]
-    if len(hypotheses) == 1 and lengths:
-        return f"the translation reached the maximum length of {lengths[0]} tokens without EOS"
-    return (
-        f"{len(lengths)} of {len(hypotheses)} parts of the line reached their maximum length without EOS"
-        if lengths
-        else ""
-    )

@@ -10,7 +10,6 @@ from typing import Final
 from regard.data.batch import UNK
 from regard.decoding.long_lines import Tokenizer
 from regard.errors import ArgumentError, UnknownKeyword, message
-from regard.models.base import Model
 
 __all__ = [
     "DEFAULT",
@@ -18,7 +17,6 @@ __all__ = [
     "SEARCH_KEYWORDS",
     "both_single",
     "check_load_keywords",
-    "check_tokenizers",
     "checked_lines",
     "encode_prefixes",
     "search_hint",
@@ -116,16 +114,6 @@ def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
             raise ArgumentError(message(call, problem, expected="text (str)"))
         checked.append(line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     return checked
-
-
-def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None:
-    """Raise ArgumentError if a tokenizer and the model have different vocabulary sizes."""
-    sides = (("source", source.size, model.source_size), ("target", target.size, model.target_size))
-    for side, tokens, size in sides:
-        if tokens != size:
-            problem = f"the {side} tokenizer has {tokens} tokens, but the model expects {size}"
-            hint = "use the tokenizers that the model was trained with"
-            raise ArgumentError(message("Translator()", problem, hint=hint))
 
 
 def encode_prefixes(

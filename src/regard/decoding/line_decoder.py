@@ -11,7 +11,7 @@ from regard.data.batch import EOS, UNK, Batch
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import Units, units_of
 from regard.decoding.forced_decoding import observe, pieces_of
-from regard.decoding.hypothesis import Hypothesis, unfinished_note
+from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.long_lines import Part, Tokenizer
 from regard.decoding.search import Search, search
 from regard.decoding.translation import END, Passage, Translation
@@ -49,10 +49,6 @@ class Side:
     def bytewise(self) -> bool:
         """Whether the tokenizer encodes characters outside its vocabulary as bytes, instead of UNK."""
         return bool(getattr(self.tokenizer, "uncovered", frozenset()) - {UNK})
-
-    def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return the text of each token. The texts of the tokens of a unit spell the unit."""
-        return (self.units.pieces or self.tokenizer.pieces)(tokens)
 
     def unknown(self, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
         """Return the words or characters of a line that are not in the vocabulary.
@@ -201,11 +197,16 @@ class LineDecoder:
         source_tokens = (
             parts[0][0].tokens if len(parts) == 1 else [t for part, _ in parts for t in part.tokens]
         )
+        lengths, cut = [len(best.tokens) for _, (best, *_) in parts if not best.finished], ""
+        if lengths:
+            cut = f"the translation reached the maximum length of {lengths[0]} tokens without EOS"
+        if lengths and len(parts) > 1:
+            cut = f"{len(lengths)} of {len(parts)} parts of the line reached their maximum length without EOS"
         return Translation(
             line,
             " ".join(filter(None, (texts[id(best)] for _, (best, *_) in parts))),
             tuple(passages),
-            tuple(filter(None, (note, unfinished_note([best for _, (best, *_) in parts])))),
+            tuple(filter(None, (note, cut))),
             sum(best.ranking for _, (best, *_) in parts),
             others,
             aligned_at=self.translator.alignment,
@@ -249,9 +250,9 @@ def _pieces_and_words(
     output, end = _without_end(token_ids)
     source_words, words = _words(sides, part, token_ids, text, first)
     return {
-        "source_pieces": (*sides[0].pieces(part.tokens), END),
+        "source_pieces": (*sides[0].units.pieces(part.tokens), END),
         "source_words": source_words,
-        "pieces": (*sides[1].pieces(output), *[END] * end),
+        "pieces": (*sides[1].units.pieces(output), *[END] * end),
         "words": words,
     }
 

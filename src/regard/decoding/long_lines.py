@@ -14,7 +14,6 @@ __all__ = [
     "Part",
     "Tokenizer",
     "divided",
-    "encode_truncated",
     "sentences",
     "truncated",
 ]
@@ -89,7 +88,7 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
 
     units: the units (words or characters) that Part.words counts. Default: words.
     """
-    units = units or Units("word", tokenizer.words)
+    units = units or Units("word", tokenizer.words, tokenizer.pieces)
     texts = sentences(line)
     parts: list[Part] = []
     unsplit = first = place = 0
@@ -113,28 +112,17 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
     return parts, f"split into {len(parts)} parts, because a sentence has more than {room} tokens"
 
 
-def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:
+def truncated(tokens: Sequence[int], units: Units, room: int) -> tuple[Part, str]:
     """Return the first `room` tokens of a line, and a note for the user: "truncated to 100 of 120 tokens".
 
-    tokens: the token ids of the line.
-    words: for each token, the index of its word or character.
+    The note is "" if the line has no more tokens.
+
+    units: the units (words or characters) that Part.words counts.
     """
+    if len(tokens) <= room:
+        return Part(tuple(tokens)), ""
+    words = units.numbers(tokens)
     return Part(tuple(tokens[:room]), tuple(words[:room])), f"truncated to {room:,} of {len(tokens):,} tokens"
-
-
-def encode_truncated(
-    tokenizer: Tokenizer, units: Units, lines: list[str], longest: int
-) -> list[tuple[Part, str]]:
-    """Tokenize lines and truncate them to at most longest - 1 tokens, so that there is room for EOS.
-
-    Return a pair for each line: the tokens, and a note for the user if the line was truncated, otherwise "".
-    """
-    return [
-        (Part(tuple(tokens)), "")
-        if len(tokens) < longest
-        else truncated(tokens, units.numbers(tokens), longest - 1)
-        for tokens in tokenizer.encode_lines(lines)
-    ]
 
 
 def _split_between_words(

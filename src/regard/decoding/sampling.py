@@ -98,7 +98,13 @@ class Sample:
             return _first_above(chance, scaled_RV.softmax(-1).cumsum(-1))
         lse_R1, size = scaled_RV.logsumexp(-1, keepdim=True), scaled_RV.shape[-1]
         for count in self._counts(scaled_RV):
-            sorted_RC, token_RC = _most_probable(scaled_RV, count)
+            if count == size:
+                sorted_RC, token_RC = scaled_RV.sort(dim=-1, descending=True, stable=True)
+            else:
+                token_RC = highest(
+                    scaled_RV, count
+                )  # of equal scores, that of the lower token id comes first
+                sorted_RC = scaled_RV.gather(1, token_RC)
             if self.top_k:
                 lse_R1 = sorted_RC.logsumexp(-1, keepdim=True)
             probability_RC = (sorted_RC - lse_R1).exp()
@@ -132,18 +138,6 @@ class Sample:
         if self.top_k:
             return (min(self.top_k, size),)
         return (NUCLEUS, size) if scores.device.type == "cpu" and size > NUCLEUS else (size,)
-
-
-def _most_probable(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` highest scores of each row (rows, V) in descending order, and their tokens.
-
-    Of equal scores, the one of the lower token id comes first.
-    """
-    if count == scores.shape[-1]:
-        sorted_RV, token_RV = scores.sort(dim=-1, descending=True, stable=True)
-        return sorted_RV, token_RV
-    token_RC = highest(scores, count)
-    return scores.gather(1, token_RC), token_RC
 
 
 def _first_above(chance: Tensor, cumulative: Tensor) -> Tensor:

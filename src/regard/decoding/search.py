@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -92,8 +91,28 @@ def search(
     if not len(batch):
         return []
     batch = batch.to(device_of(model))
+    recorded = None
     with eval_without_grad(model):
-        result, recorded = _run_search(model, batch, how, prefixes, look, limit, ends, stopping)
+        decoder = search_decoder(model, how, ends)
+        if model.int8_steps and (isinstance(decoder, list) or not decoder.int8):
+            reasons = "; ".join(decoder if isinstance(decoder, list) else [NO_INT8])
+            problem = f"this search does not use int8 weights but float32, because {reasons}"
+            warnings.warn(message("search()", problem), RegardWarning, stacklevel=2)
+        if not isinstance(decoder, list):
+            single = not isinstance(how, Sample) or how.count == 1
+            recorded = recorded_attention(model, batch, look, decoder) if single else None
+            early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
+            result = slot_search(
+                model, batch, how, prefixes, limit=limit, recorded=recorded, early_ends=early
+            )
+        else:
+            stops = _ends_or_stops(ends, stopping)
+            if isinstance(how, Beam):
+                result = beam_search(model, batch, how, prefixes, limit=limit, ends=stops)
+            elif isinstance(how, Sample):
+                result = sample_search(model, batch, how, prefixes, limit=limit, ends=stops)
+            else:
+                result = greedy_search(model, batch, how, prefixes, limit=limit, ends=stops)
     # With NumPy, because PyTorch takes longer for small arrays, and on a GPU, the device waits now.
     if np.isnan(result.token_scores.cpu().numpy()).any():
         wider = float32_copy(model)
@@ -108,39 +127,6 @@ def search(
     if recorded is None or not recorded.complete:
         return _as_hypotheses(result, _forced_attention(model, batch, result, look))
     return _as_hypotheses(result, recorded)
-
-
-def _run_search(
-    model: Model,
-    batch: Batch | Prompts,
-    how: Search,
-    prefixes: Sequence[Sequence[int]] | None,
-    look: str | None,
-    limit: LengthLimit,
-    ends: Ends | None,
-    stopping: Callable[[], bool] | None,
-) -> tuple[SearchResult, RecordedAttention | None]:
-    """Run the search on preallocated tensors, or the simple search. The arguments are those of search().
-
-    The second result has the attention that the steps recorded; None if they recorded nothing.
-    """
-    decoder = search_decoder(model, how, ends)
-    if model.int8_steps and (isinstance(decoder, list) or not decoder.int8):
-        reasons = "; ".join(decoder if isinstance(decoder, list) else [NO_INT8])
-        problem = f"this search does not use int8 weights but float32, because {reasons}"
-        warnings.warn(message("search()", problem), RegardWarning, stacklevel=2)
-    if not isinstance(decoder, list):
-        single = not isinstance(how, Sample) or how.count == 1
-        recorded = recorded_attention(model, batch, look, decoder) if single else None
-        early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
-        run = functools.partial(slot_search, model, batch, how, prefixes, limit=limit)
-        return run(recorded=recorded, early_ends=early), recorded
-    ends = _ends_or_stops(ends, stopping)
-    if isinstance(how, Beam):
-        return beam_search(model, batch, how, prefixes, limit=limit, ends=ends), None
-    if isinstance(how, Sample):
-        return sample_search(model, batch, how, prefixes, limit=limit, ends=ends), None
-    return greedy_search(model, batch, how, prefixes, limit=limit, ends=ends), None
 
 
 def _ends_or_stops(ends: Ends | None, stopping: Callable[[], bool] | None) -> Ends | None:

@@ -161,7 +161,12 @@ class Scored(Result):
         roles = sites.roles if isinstance(sites, BySite) else {}
         if len(self.passages) == 1:
             return BySite(sites, roles)
-        joined = {site: _block_diagonal([each.attention[site] for each in self.passages]) for site in sites}
+        joined = {}
+        for site, first in sites.items():
+            blocks = [each.attention[site] for each in self.passages]
+            heads = [blocks] if first.dim() == 2 else zip(*blocks, strict=True)
+            matrices = [torch.block_diag(*each) for each in heads]
+            joined[site] = matrices[0] if first.dim() == 2 else torch.stack(matrices)
         return BySite(joined, roles)
 
     @property
@@ -358,17 +363,3 @@ class Translation(Scored):
         """Return the values of Scored.to_dict(), with `ranking` and `others` in addition."""
         others = [each.to_dict() for each in self.others]
         return {**super().to_dict(), "ranking": self.ranking, "others": others}
-
-
-def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    """Return a matrix with `blocks` on its diagonal and 0 elsewhere.
-
-    blocks: matrices ([H,] t, s). The result has the shape ([H,] sum of all t, sum of all s).
-    """
-    rows, columns = (sum(block.shape[size] for block in blocks) for size in (-2, -1))
-    matrix = torch.zeros(*blocks[0].shape[:-2], rows, columns)
-    row = column = 0
-    for block in blocks:
-        matrix[..., row : row + block.shape[-2], column : column + block.shape[-1]] = block
-        row, column = row + block.shape[-2], column + block.shape[-1]
-    return matrix

@@ -15,7 +15,6 @@ from regard.decoding.input_checks import (
     DEFAULT,
     Default,
     both_single,
-    check_tokenizers,
     checked_lines,
     encode_prefixes,
     search_hint,
@@ -26,7 +25,6 @@ from regard.decoding.long_lines import (
     Part,
     Tokenizer,
     divided,
-    encode_truncated,
     truncated,
 )
 from regard.decoding.rules import TRANSLATION_LIMIT, check_integers
@@ -123,7 +121,12 @@ class Translator:
         check_integers("Translator()", **bounds)
         if overlong not in OVERLONG:
             raise UnknownName("value of overlong", overlong, OVERLONG)
-        check_tokenizers(model, source_tokenizer, target_tokenizer)
+        sizes = (source_tokenizer.size, model.source_size), (target_tokenizer.size, model.target_size)
+        for side, (tokens, size) in zip(("source", "target"), sizes, strict=True):
+            if tokens != size:
+                problem = f"the {side} tokenizer has {tokens} tokens, but the model expects {size}"
+                hint = "use the tokenizers that the model was trained with"
+                raise ArgumentError(message("Translator()", problem, hint=hint))
         self.model, self.look, self.overlong, self.alignment = model, look, overlong, Choice.of(alignment)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.unit = unit
@@ -254,7 +257,7 @@ class Translator:
         decoder = self._decoder("score()", look, unit)
         room = min(self.longest, self.model.longest_target or self.longest)
         encoded = [
-            encode_truncated(side.tokenizer, side.units, lines, longest)
+            [truncated(each, side.units, longest - 1) for each in side.tokenizer.encode_lines(lines)]
             for side, lines, longest in ((decoder.source, left, self.longest), (decoder.target, right, room))
         ]
         pairs = [(source, target) for (source, _), (target, _) in zip(*encoded, strict=True)]
@@ -376,10 +379,8 @@ class Translator:
             return [], "the tokenizer finds no tokens in this line" if line.strip() else ""
         if len(tokens) > room and self.overlong == "split":
             return divided(line, self.source_tokenizer, room, units)
-        if len(tokens) > room:
-            part, note = truncated(tokens, units.numbers(tokens), room)
-            return [part], note
-        return [Part(tuple(tokens))], ""
+        part, note = truncated(tokens, units, room)
+        return [part], note
 
 
 def _checked_search(call: str, search: Search) -> Search:

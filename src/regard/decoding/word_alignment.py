@@ -357,7 +357,10 @@ class BatchAlignments:
             if weights_nTS is None:
                 continue
             if self.choice.shifted:
-                weights_nTS = _shifted(weights_nTS, [place.length for place in places])
+                # Each row gets the weights of the next step; that of the last token is 0. See Choice.read().
+                weights_nTS = np.concatenate((weights_nTS[:, 1:], np.zeros_like(weights_nTS[:, :1])), 1)
+                last = [place.length - 1 for place in places]
+                weights_nTS[np.arange(len(last)), last] = 0
             sources, targets = zip(*words, strict=True)
             for number, alignment in zip(numbers, align_batch(weights_nTS, sources, targets), strict=True):
                 result[number] = alignment
@@ -401,13 +404,3 @@ def _padded(words: Sequence[Sequence[int]], length: int) -> tuple[NDArray[Any], 
     first = np.where(has_word.any(1), first, 0)
     result = np.where(has_word, result - first[:, None], -1)
     return result, first.tolist(), (result.max(1, initial=-1) + 1).tolist()
-
-
-def _shifted(weights: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float32]:
-    """Return weights (n, T, S) in which each row has the weights of the next step; see Choice.read().
-
-    lengths: the number of tokens of each hypothesis. The row of its last token is 0.
-    """
-    result = np.concatenate((weights[:, 1:], np.zeros_like(weights[:, :1])), 1)
-    result[np.arange(len(lengths)), np.array(lengths) - 1] = 0
-    return result

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
         AlignmentScore,
         Links,
         parse_links,
+        past_the_end,
         rank_by_agreement,
         rank_by_links,
         read_links,
         score_links,
     )
     from regard.evaluation.bleu import Score, bleu, chrf, evaluate_corpus, exact_match, moses_bleu, ter
-    from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words
-    from regard.evaluation.classification import Classification, ReadText
+    from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words, cider_d
     from regard.evaluation.classification_report import (
         ClassificationReport,
         ClassScore,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
     from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
     from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
-    from regard.evaluation.text_classifier import TextClassifier
+    from regard.evaluation.text_classifier import Classification, ReadText, TextClassifier
 else:
     import_lazily(__name__)
 
@@ -58,6 +58,7 @@ __all__ = [
     "caption_bleu",
     "caption_words",
     "chrf",
+    "cider_d",
     "classification_report",
     "erase_words",
     "evaluate_corpus",
@@ -65,6 +66,7 @@ __all__ = [
     "faithfulness",
     "moses_bleu",
     "parse_links",
+    "past_the_end",
     "rank_by_agreement",
     "rank_by_links",
     "read_links",

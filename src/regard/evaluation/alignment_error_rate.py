@@ -24,6 +24,7 @@ __all__ = [
     "check_links",
     "linked",
     "parse_links",
+    "past_the_end",
     "rank_by_agreement",
     "rank_by_links",
     "read_links",
@@ -184,12 +185,35 @@ def linked(proposed: Any) -> frozenset[Link]:
     return frozenset((int(source), int(target)) for source, target in pairs)
 
 
-def score_links(proposed: Proposed, drawn: Sequence[Links]) -> AlignmentScore:
+def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
+    """Return the gold links that refer to a word after the end of its sentence.
+
+    The result is a list of pairs (index of the sentence pair, link).
+
+    drawn: the gold alignment of each sentence pair.
+    lengths: the number of source words and of target words of each sentence pair.
+
+    >>> past_the_end([parse_links("0-0 1-1"), parse_links("0-0 1p2")], [(2, 2), (2, 2)])
+    [(1, (1, 2))]
+    """
+    return [
+        (number, link)
+        for number, (links, (sources, targets)) in enumerate(zip(drawn, lengths, strict=True))
+        for link in sorted(links.possible)
+        if not (0 <= link[0] < sources and 0 <= link[1] < targets)
+    ]
+
+
+def score_links(
+    proposed: Proposed, drawn: Sequence[Links], lengths: Sequence[Link] | None = None
+) -> AlignmentScore:
     """Compare proposed links with gold alignments; the score includes the alignment error rate.
 
     proposed: for each sentence pair, its links as pairs (source word, target word), counted from 0, or as a
         Links object, of which only the sure links count.
     drawn: the gold alignment of each sentence pair, with sure and possible links.
+    lengths: the number of source and target words of each sentence pair. If it is set, a link that is out of
+        range raises DataError, for example if its words are counted from 1.
 
     >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate  # 1 - (1 + 2) / (3 + 1)
     0.25
@@ -198,6 +222,12 @@ def score_links(proposed: Proposed, drawn: Sequence[Links]) -> AlignmentScore:
         problem = f"the numbers of sentences differ: proposed has {len(proposed)}, drawn has {len(drawn)}"
         expected = "the same number of sentences in every argument"
         raise ArgumentError(message("score_links()", problem, expected=expected))
+    if lengths is not None:
+        every = [Links(linked(links) | gold.possible) for links, gold in zip(proposed, drawn, strict=True)]
+        for index, link in past_the_end(every, lengths):
+            problem = f"link {link[0]}-{link[1]} is out of range for {lengths[index]} source and target words"
+            hint = "if words are counted from 1, use base=1; if the sides are swapped, use turned()"
+            raise DataError(message(f"score_links(), sentence {index + 1}", problem, hint=hint))
     sums = [0, 0, 0, 0]
     for links, gold in zip(map(linked, proposed), drawn, strict=True):
         sets = (links, gold.sure, links & gold.possible, links & gold.sure)
@@ -281,12 +311,7 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
     if len(gold) != len(words):
         problem = f"there are {len(gold):,} lines of gold alignments, but {len(words):,} sentence pairs"
         raise DataError(message(place, problem, expected="one line for each pair, empty if it has no links"))
-    out_of_range = [
-        (number, link)
-        for number, (links, (sources, targets)) in enumerate(zip(gold, words, strict=True))
-        for link in sorted(links.possible)
-        if link[0] >= sources or link[1] >= targets
-    ]
+    out_of_range = past_the_end(gold, words)
     if not out_of_range:
         return
     line, (source, target) = out_of_range[0]

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from regard.errors import DataError, message
 from regard.evaluation.bleu import Score, checked_texts
 
-__all__ = ["CiderD", "caption_bleu", "caption_words"]
+__all__ = ["CiderD", "caption_bleu", "caption_words", "cider_d"]
 
 Ngram = tuple[str, ...]
 
@@ -221,3 +221,13 @@ def _clipped_cosine(caption: dict[Ngram, float], reference: dict[Ngram, float]) 
     shared = caption.keys() & reference.keys()
     product = math.fsum(min(caption[ngram], reference[ngram]) * reference[ngram] for ngram in shared)
     return product / norms if norms else 0.0
+
+
+def cider_d(captions: Iterable[str], references: Iterable[Iterable[str]]) -> Score:
+    """Compute CIDEr-D of one caption for each image: see CiderD.
+
+    >>> references = [["a dog runs", "a dog is running"], ["two red birds"]]
+    >>> round(cider_d(["a dog runs", "two birds"], references).value, 2)
+    3.49
+    """
+    return CiderD(references).score(captions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from regard.data.labelled_text import Labels
 from regard.errors import ArgumentError, DataError, message, printable
+from regard.viewing.terminal import Shown
 
 __all__ = ["ClassScore", "ClassificationReport", "classification_report"]
 
@@ -63,7 +63,7 @@ class ClassScore:
 
 
 @dataclass(frozen=True, eq=False)
-class ClassificationReport:
+class ClassificationReport(Shown):
     """The comparison of predicted classes with true classes; print() shows it as tables.
 
     labels: the names of the C classes.
@@ -186,11 +186,6 @@ class ClassificationReport:
                 cells += [f"{each.support:,}", f"{each.support / self.count:.1%}"]
             table.add_row(Text(printable(each.label)), *cells)
         return table
-
-    def __str__(self) -> str:
-        file = io.StringIO()
-        Console(file=file, width=120).print(self)
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
 def classification_report(

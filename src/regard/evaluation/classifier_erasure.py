@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from regard.call import Call
 from regard.data.batch import UNK, LabelledBatch
 from regard.errors import ArgumentError, message
-from regard.evaluation.classification import Classification
 from regard.evaluation.erasure import (
     Effect,
     ErasureMeans,
@@ -30,7 +29,13 @@ from regard.evaluation.erasure import (
     counted,
     run_trials,
 )
-from regard.evaluation.text_classifier import Line, TextClassifier, batches_by_length, log_probabilities
+from regard.evaluation.text_classifier import (
+    Classification,
+    Line,
+    TextClassifier,
+    batches_by_length,
+    log_probabilities,
+)
 from regard.sites import scope
 
 __all__ = ["ClassifierErasure", "erase_words", "label_scores"]

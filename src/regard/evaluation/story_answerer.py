@@ -457,23 +457,20 @@ class StoryAnswerer:
         """
         positive("stream()", at_once=at_once)
         remaining = iter(questions)
-        while chunk := list(itertools.islice(remaining, at_once)):
-            for rows in (chunk[at : at + self.batch_size] for at in range(0, len(chunk), self.batch_size)):
-                for result in self._answered(rows, look):
-                    yield replace(result, effects=self.effects(result)) if hide else result
+        while rows := list(itertools.islice(remaining, min(at_once, self.batch_size))):
+            for result in self._answered(rows, look):
+                yield replace(result, effects=self.effects(result)) if hide else result
 
     def evaluate(self, questions: Sequence[StoryQuestion]) -> StoryReport:
         """Answer questions whose answers are known, and count the wrong answers of each task.
 
         The task of a question is StoryQuestion.task, for example "qa1".
         """
-        predicted: list[str] = []
+        correct: list[bool] = []
         with advancing("answering", len(questions)) as report:
-            for at in range(0, len(questions), self.batch_size):
-                scores_BA = log_probabilities(self.model, self._batch(questions[at : at + self.batch_size]))
-                predicted += [self.words.answers[best] for best in scores_BA.argmax(-1).tolist()]
-                report(len(predicted))
-        correct = [each.answer == answer for each, answer in zip(questions, predicted, strict=True)]
+            for result in self.stream(questions, look=None):
+                correct.append(result.answer == result.true_answer)
+                report(len(correct))
         return story_report([each.task for each in questions], correct)
 
     def effects(self, result: StoryAnswer) -> SentenceEffects:
@@ -536,8 +533,7 @@ class StoryAnswerer:
 
         look: names of hops (sites), with * as wildcard; None records nothing.
         """
-        notes = [self._notes(each) for each in questions]
-        batch = self._batch(questions)
+        batch, most = self._batch(questions), self.model.sentences
         scores_BA, record = recorded_probabilities(self.model, batch, look, "ask()")
         sites = {
             name: calls[0].weights.float().cpu().numpy()
@@ -546,7 +542,10 @@ class StoryAnswerer:
         }
         more = int(self.model.facts_needed)  # key 0 of a supervised network is "no further fact"
         for row, question in enumerate(questions):
-            cut = last_sentences(question, self.model.sentences)
+            cut, count = last_sentences(question, most), len(question.sentences)
+            notes = [f"only the last {most:,} of {count:,} sentences are read"] * (count > most)
+            if all(word == UNK for sentence in cut.sentences for word in self.words.encode(sentence)):
+                notes.append(NO_KNOWN_WORD)
             size = len(cut.sentences) + more
             weights = {name: each[row, ..., :size].copy() for name, each in sites.items()}
             chances = dict(zip(self.words.answers, numpy.exp(scores_BA[row]).tolist(), strict=True))
@@ -559,7 +558,7 @@ class StoryAnswerer:
                 question.answer,
                 cut.facts,
                 None,
-                notes[row],
+                tuple(notes),
                 question.place,
                 self._unknown(*cut.sentences),
                 self._unknown(question.question),
@@ -574,14 +573,6 @@ class StoryAnswerer:
             self.check_question(each)
             asked.append(self.words.encode(each.question))
         return StoryBatch.collate(stories, asked)
-
-    def _notes(self, question: StoryQuestion) -> tuple[str, ...]:
-        most, size = self.model.sentences, len(question.sentences)
-        notes = [f"only the last {most:,} of {size:,} sentences are read"] * (size > most)
-        read = last_sentences(question, most).sentences
-        if all(word == UNK for sentence in read for word in self.words.encode(sentence)):
-            notes.append(NO_KNOWN_WORD)
-        return tuple(notes)
 
     def _unknown(self, *texts: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(word for text in texts for word in self.words.unknown(text)))
@@ -638,7 +629,11 @@ class StoryErasure:
 
         A mean is None if there are no values to average.
         """
-        return {name: _mean(getattr(self, name)) for name in ("looked", "random", "facts")}
+        known = {
+            name: [each for each in getattr(self, name) if each == each]
+            for name in ("looked", "random", "facts")
+        }
+        return {name: float(numpy.mean(each)) if each else None for name, each in known.items()}
 
     @property
     def better(self) -> float:
@@ -664,11 +659,6 @@ class StoryErasure:
         """Return a dict for JSON: the number of questions, the means over them in nats, and `better`."""
         better = None if math.isnan(self.better) else self.better
         return {"questions": len(self.looked), "skipped": self.skipped, **self.means(), "better": better}
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    known = [each for each in values if not math.isnan(each)]
-    return float(numpy.mean(known)) if known else None
 
 
 @dataclass(frozen=True)

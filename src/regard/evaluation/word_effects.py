@@ -11,10 +11,9 @@ from rich.text import Text
 
 from regard.data.batch import UNK
 from regard.errors import ArgumentError, message, printable
-from regard.evaluation.classification import SIDES, Classification
 from regard.evaluation.classifier_erasure import label_scores
 from regard.evaluation.erasure import Trial
-from regard.evaluation.text_classifier import Line, TextClassifier
+from regard.evaluation.text_classifier import SIDES, Classification, Line, TextClassifier
 from regard.viewing.terminal import Shown
 
 __all__ = ["WordEffect", "WordEffects", "hide_each_word"]

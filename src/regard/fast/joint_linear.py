@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on, in_transform
 from regard.fast.hooks import are_plain_linear
+from regard.kernels import by_kernel
 
 __all__ = [
     "HalfCopies",
@@ -19,6 +20,7 @@ __all__ = [
     "column_sums",
     "copy_in_half",
     "half_copies",
+    "in_aligned_rows",
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
@@ -168,6 +170,29 @@ def joined(parts: tuple[Tensor, ...]) -> Tensor:
     if any(step < width for step in first.stride()[:-1]):  # rows overlap, such as in an expanded tensor
         return torch.cat(parts, -1)
     return first.as_strided((*first.shape[:-1], width), first.stride())
+
+
+def in_aligned_rows(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return torch.cat(parts, -1) in `dtype`, with columns of zeros up to a multiple of ALIGNMENT.
+
+    Each part is converted while it is copied. On CUDA, one kernel for each part does it.
+
+    >>> in_aligned_rows([torch.ones(1, 2), torch.ones(1, 1).double()], torch.float32)
+    tensor([[1., 1., 1., 0., 0., 0., 0., 0.]])
+    """
+    widths = [each.shape[-1] for each in parts]
+    missing = -sum(widths) % ALIGNMENT
+    rows = parts[0].new_empty(*parts[0].shape[:-1], sum(widths) + missing, dtype=dtype)
+    widths[-1] += missing
+    for place, part in zip(rows.flatten(0, -2).split(widths, -1), parts, strict=True):
+        if by_kernel(part) and part.dim() in (2, 3) and part.stride(-1) == 1:
+            from regard.kernels.training.row_copy import copy_rows
+
+            copy_rows(part, place)
+        else:
+            place[:, : part.shape[-1]] = part.flatten(0, -2)
+            place[:, part.shape[-1] :] = 0.0
+    return rows
 
 
 def product_in_float32(a: Tensor, b: Tensor) -> Tensor:

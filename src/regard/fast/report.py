@@ -9,8 +9,13 @@ from regard.fast import enabled
 from regard.fast.search import search_decoder
 from regard.fast.twins import Twins
 from regard.models.base import Model
+from regard.models.transformer import Transformer
 
 __all__ = ["fast_code"]
+
+FREQUENT = (nn.Embedding, nn.Linear, Transformer)
+"""Classes that are not named if their twin does not apply: parts of most models, and a class whose layers
+give the same reasons."""
 
 
 def fast_code(model: nn.Module) -> dict[str, str]:
@@ -39,6 +44,6 @@ def _refused(model: nn.Module, twins: Twins) -> list[str]:
     modules, texts = dict(model.named_modules()), list[str]()
     for name, reasons in twins.reasons.items():
         kind = type(modules[name])
-        if kind is not nn.Linear:  # few of them need a twin
+        if kind not in FREQUENT:
             texts.append(f"plain {kind.__name__}, because {'; '.join(reasons)}")
     return list(dict.fromkeys(texts))

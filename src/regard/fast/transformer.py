@@ -1,9 +1,11 @@
-"""The twin of the layers of a Transformer in training on CUDA: fewer kernels for the same equations.
+"""The twins of a Transformer and of its layers in training on CUDA: fewer kernels for the same equations.
 
 - One kernel adds the output of a sublayer to x, after dropout, and computes the next layer normalisation.
 - One matrix product computes queries, keys and values, and one kernel copies the weights of all layers to
   half precision (joint_linear.py). The bias of an output is added by the kernel that follows.
 - One kernel computes bias, activation and dropout of a feed-forward layer.
+- One kernel computes embeddings, positions and dropout (embedding.py).
+- One kernel draws the random seeds of dropout in all layers.
 
 Dropout draws other random numbers than nn.Dropout, with the same probability. The kernels are in
 kernels/training/. The twin runs all layers, because the last sum of a layer is computed together with the
@@ -13,6 +15,7 @@ first layer normalisation of the next one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.dimensions import autocast_on
+from regard.fast.embedding import embed_tokens
 from regard.fast.hooks import contains_hooks, is_hooked
 from regard.fast.joint_linear import HalfCopies, half_copies, joint_linear, linear_without_bias
 from regard.fast.twin import Twin
@@ -29,10 +33,23 @@ from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.layers.multihead import MultiHead, TransformerLayers
 from regard.masks.mask import Mask
 from regard.memory import Memory
-from regard.models.transformer import TransformerLayer
+from regard.models.transformer import Transformer, TransformerLayer
 from regard.scores import ScaledDot
 
-__all__ = ["FastTransformerLayers", "ResidualStream", "feed_forward"]
+__all__ = ["FastTransformer", "FastTransformerLayers", "ResidualStream", "feed_forward"]
+
+
+class FastTransformer(Transformer, Twin):
+    """The twin of Transformer: one kernel computes the input of the first layer."""
+
+    @classmethod
+    def reasons(cls, module: Any) -> list[str]:
+        """The device and the dtype."""
+        return _reasons(module)
+
+    def embed(self, table: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
+        x = embed_tokens(table, tokens, self.width**0.5, self.position, start, self.dropout)
+        return Transformer.embed(self, table, tokens, start) if x is None else x
 
 
 class FastTransformerLayers(TransformerLayers, Twin):
@@ -41,8 +58,7 @@ class FastTransformerLayers(TransformerLayers, Twin):
     @classmethod
     def reasons(cls, module: Any) -> list[str]:
         """The device and the dtype. Mode, hooks and transforms are checked at each call."""
-        weight = next(module.parameters())
-        return [] if by_kernel(weight) else [f"its kernels do not run {weight.dtype} on {weight.device.type}"]
+        return _reasons(module)
 
     def forward(
         self,
@@ -58,10 +74,11 @@ class FastTransformerLayers(TransformerLayers, Twin):
         layers: list[Any] = list(self)
         copies = half_copies(x, (product for layer in layers for product in _products(layer)))
         stream, caches = ResidualStream(x), list[Memory]()
-        for i, layer in enumerate(layers):
-            before, source = past[i] if past else None, sources[i] if sources else None
-            stream, cache = _run_layer(layer, stream, mask, start, before, source, copies)
-            caches.append(cache)
+        with seeds_of_dropout():
+            for i, layer in enumerate(layers):
+                before, source = past[i] if past else None, sources[i] if sources else None
+                stream, cache = _run_layer(layer, stream, mask, start, before, source, copies)
+                caches.append(cache)
         return stream.normalized(norm)[1], tuple(caches)
 
     def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
@@ -70,6 +87,18 @@ class FastTransformerLayers(TransformerLayers, Twin):
         layers: list[Any] = [layer.cross for layer in self]
         copies = half_copies(x, ((layer.key, layer.value) for layer in layers))
         return tuple(_remember(layer, x, mask, copies) for layer in layers)
+
+
+def _reasons(module: nn.Module) -> list[str]:
+    weight = next(module.parameters())
+    return [] if by_kernel(weight) else [f"its kernels do not run {weight.dtype} on {weight.device.type}"]
+
+
+def seeds_of_dropout() -> AbstractContextManager[object]:
+    """Draw the seeds of dropout in all layers with one kernel, inside the `with` block."""
+    from regard.kernels.dropout import seeds_together
+
+    return seeds_together()
 
 
 def _by_kernels(layers: TransformerLayers, x: Tensor) -> bool:

@@ -15,26 +15,30 @@ from torch import nn
 
 from regard.fast import enabled
 from regard.fast.aligned_linear import AlignedLinear
+from regard.fast.embedding import FastEmbedding
 from regard.fast.recurrent.bahdanau import FastBahdanau
 from regard.fast.recurrent.lstmn import FastLSTMNLayer
 from regard.fast.recurrent.recurrent import FastRecurrent
 from regard.fast.recurrent.turing_machine import FastTuringMachine
-from regard.fast.transformer import FastTransformerLayers
+from regard.fast.transformer import FastTransformer, FastTransformerLayers
 from regard.fast.twin import Twin, plain_class
 from regard.layers.lstmn import LSTMNLayer
 from regard.layers.multihead import TransformerLayers
 from regard.layers.recurrent import Recurrent
 from regard.models.bahdanau import Bahdanau
+from regard.models.transformer import Transformer
 from regard.models.turing_machine import NeuralTuringMachine
 
 __all__ = ["TWINS", "Twin", "Twins"]
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Embedding: FastEmbedding,
     nn.Linear: AlignedLinear,
     Bahdanau: FastBahdanau,
     LSTMNLayer: FastLSTMNLayer,
     NeuralTuringMachine: FastTuringMachine,
     Recurrent: FastRecurrent,
+    Transformer: FastTransformer,
     TransformerLayers: FastTransformerLayers,
 }
 """The twin of each plain class. Subclasses by users have no twin, because they may change a method."""

@@ -1,6 +1,6 @@
 """Read untrusted files: files that may be damaged or written by someone else, such as the files of a run.
 
-- A symbolic link is not followed, unless the user named this file. make_folder() never follows a link.
+- A symbolic link is not followed, unless the user named this file.
 - The file must be a regular file. Reading a FIFO could wait forever, and some devices have no end.
 - The file must not be larger than the limit for its kind (see LIMITS).
 
@@ -21,7 +21,6 @@ from regard.errors import DataError, message
 
 __all__ = [
     "LIMITS",
-    "make_folder",
     "naming_damage",
     "open_named",
     "open_regular",
@@ -73,37 +72,11 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """
     if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
         raise _not_regular(path, os.lstat(path).st_mode)
-    return _opened(path, flags | getattr(os, "O_NOFOLLOW", 0))
-
-
-def make_folder(path: str | os.PathLike[str]) -> None:
-    """Create a folder if it does not exist. Raise OSError if the path is a symbolic link, even to a folder.
-
-    So a program that writes to a subfolder of a run folder cannot write outside the run folder.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     os.symlink("/tmp", f"{folder}/tensorboard")
-    ...     try:
-    ...         make_folder(f"{folder}/tensorboard")
-    ...     except OSError as error:
-    ...         print(error.strerror)
-    is a symbolic link, not a folder
-    """
-    try:
-        os.makedirs(path)
-    except FileExistsError:
-        mode = os.lstat(path).st_mode
-        if not stat.S_ISDIR(mode):
-            raise _other_kind(path, mode, "a folder") from None
+    return open_named(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Open a regular file, and follow symbolic links. Use this function for a file that the user named."""
-    return _opened(path, flags)
-
-
-def _opened(path: str | os.PathLike[str], flags: int) -> int:
     # With O_NONBLOCK, opening a FIFO does not wait for a writer. The flag has no effect on regular files.
     for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
@@ -122,14 +95,8 @@ def _opened(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def _not_regular(path: str | os.PathLike[str], mode: int) -> OSError:
-    return _other_kind(path, mode, "a regular file")
-
-
-def _other_kind(path: str | os.PathLike[str], mode: int, expected: str) -> OSError:
-    kinds = (*KINDS, (stat.S_ISREG, "a file"))
-    kind = next((name for test, name in kinds if test(mode)), "a device")
-    # For example: "is a symbolic link, not a regular file"
-    return OSError(errno.EINVAL, f"is {kind}, not {expected}", os.fspath(path))
+    kind = next((name for test, name in KINDS if test(mode)), "a device")
+    return OSError(errno.EINVAL, f"is {kind}, not a regular file", os.fspath(path))
 
 
 def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False) -> bytes:

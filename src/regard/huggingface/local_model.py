@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -65,24 +64,17 @@ def load_model(folder: str | Path, device: str = "cpu") -> TextModel:
     _check_folder(path)
     config = _read(path, "config.json", transformers.AutoConfig)
     tokenizer = _read(path, "the tokenizer", transformers.AutoTokenizer)
-    model = _read(path, "the model", _model_class(transformers, config), use_safetensors=True)
+    # The config may come from somebody else: a name that is not a model class is ignored.
+    kinds = (getattr(transformers, str(name), None) for name in getattr(config, "architectures", None) or ())
+    models = (
+        each for each in kinds if isinstance(each, type) and issubclass(each, transformers.PreTrainedModel)
+    )
+    model = _read(path, "the model", next(models, transformers.AutoModel), use_safetensors=True)
     if model.main_input_name != "input_ids":
         problem = f"{type(model).__name__} reads {model.main_input_name}, not text"
         hint = "regard.huggingface.attach(model) and regard.record() record such a model in Python"
         raise DataError(message(shown(path), problem, hint=hint))
     return TextModel(attach(model.eval().to(torch.device(device))), tokenizer, path.resolve().name)
-
-
-def _model_class(transformers: ModuleType, config: Any) -> Any:
-    """Return the class of transformers that the config names, such as BertForMaskedLM; else AutoModel.
-
-    The config may come from somebody else: a name that is not a model class is ignored.
-    """
-    for name in getattr(config, "architectures", None) or ():
-        kind = getattr(transformers, str(name), None)
-        if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
-            return kind
-    return transformers.AutoModel
 
 
 def _check_folder(path: Path) -> None:

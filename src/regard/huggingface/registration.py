@@ -109,22 +109,6 @@ def attach(model: Model) -> Model:
         raise ArgumentError(
             message("attach()", problem, expected="a PreTrainedModel of transformers", hint=hint)
         )
-    _check_layers(model)
-    _check_config(model.config)
-    register()
-    model.set_attn_implementation(NAME)
-    # The encoder and the decoder of T5 have copies of the config, which older versions of transformers do not
-    # change in set_attn_implementation().
-    supported = {name for name, reason in attention_layers(model).items() if reason is None}
-    for layer in model.modules():
-        config: Any = getattr(layer, "config", None)
-        if type(layer).__name__ in supported and getattr(config, "_attn_implementation", NAME) != NAME:
-            config._attn_implementation = NAME
-    return model
-
-
-def _check_layers(model: nn.Module) -> None:
-    """Raise ArgumentError if no attention layer of the model can be recorded; warn if some cannot."""
     layers, name = attention_layers(model), type(model).__name__
     reasons = [f"{layer} {reason}" for layer, reason in layers.items() if reason is not None]
     hint = "regard.huggingface.unsupported_layers() lists all such layers of transformers"
@@ -134,22 +118,27 @@ def _check_layers(model: nn.Module) -> None:
         raise ArgumentError(message("attach()", problem, hint=hint if reasons else ""))
     if reasons:
         problem = f"not every attention layer of {name} can be recorded: {'; '.join(reasons)}"
-        warnings.warn(message("attach()", problem, hint=hint), RegardWarning, stacklevel=3)
-
-
-def _check_config(config: Any) -> None:
-    """Raise ArgumentError if the config requests weights, which transformers allows only for eager."""
-    if not getattr(config, "output_attentions", False):
-        return
-    problem = (
-        "the config of the model sets output_attentions=True, and transformers itself allows this only with "
-        'attn_implementation="eager"'
-    )
-    hint = (
-        "set model.config.output_attentions = False, and pass output_attentions=True to the call of the "
-        "model, or use regard.record()"
-    )
-    raise ArgumentError(message("attach()", problem, hint=hint))
+        warnings.warn(message("attach()", problem, hint=hint), RegardWarning, stacklevel=2)
+    if getattr(model.config, "output_attentions", False):
+        problem = (
+            "the config of the model sets output_attentions=True, and transformers itself allows this only "
+            'with attn_implementation="eager"'
+        )
+        hint = (
+            "set model.config.output_attentions = False, and pass output_attentions=True to the call of the "
+            "model, or use regard.record()"
+        )
+        raise ArgumentError(message("attach()", problem, hint=hint))
+    register()
+    model.set_attn_implementation(NAME)
+    # The encoder and the decoder of T5 have copies of the config, which older versions of transformers do not
+    # change in set_attn_implementation().
+    supported = {layer for layer, reason in layers.items() if reason is None}
+    for layer in model.modules():
+        config: Any = getattr(layer, "config", None)
+        if type(layer).__name__ in supported and getattr(config, "_attn_implementation", NAME) != NAME:
+            config._attn_implementation = NAME
+    return model
 
 
 def import_transformers(call: str) -> ModuleType:

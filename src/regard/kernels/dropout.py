@@ -11,17 +11,50 @@ Tested: under Triton's interpreter (triton 3.7).
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["dropout_factors", "kept", "limit", "next_seed"]
+__all__ = ["dropout_factors", "kept", "limit", "next_seed", "seeds_together"]
+
+SEEDS = 64
+"""Number of seeds that are drawn at once inside seeds_together()."""
+
+_local = threading.local()
 
 
 def next_seed(device: torch.device) -> Tensor:
     """Return a new seed, int64 of shape (1,)."""
-    return torch.randint(2**62, (1,), device=device)
+    drawn: list[Tensor] | None = getattr(_local, "seeds", None)
+    if drawn is None:
+        return torch.randint(2**62, (1,), device=device)
+    if not drawn or drawn[-1].device != device:
+        # Every second number is unused: so all seeds are aligned to 16 bytes, and kernels compile once.
+        drawn[:] = torch.randint(2**62, (SEEDS, 2), device=device)[:, :1].unbind()
+    return drawn.pop()
+
+
+@contextmanager
+def seeds_together() -> Iterator[None]:
+    """Draw many seeds with one kernel inside the `with` block.
+
+    A CUDA graph must contain the whole block: seeds that were drawn before would be the same in each replay.
+
+    >>> with seeds_together():
+    ...     one, two = (next_seed(torch.device("cpu")) for _ in range(2))
+    >>> bool(one != two)
+    True
+    """
+    before, _local.seeds = getattr(_local, "seeds", None), []
+    try:
+        yield
+    finally:
+        _local.seeds = before
 
 
 def limit(dropout: float) -> int:

@@ -66,7 +66,7 @@ def resolve_settings(
         raise ArgumentError(
             message("regard train", "no training data are given", hint=task.settings_type.no_data_hint)
         )
-    other = None if settings.get("init_from") is None else _checked_config(task, Path(settings["init_from"]))
+    other = None if settings.get("init_from") is None else config_of(Path(settings["init_from"]))
     if other is not None:
         check_one_seed(Path(settings["init_from"]))
         checked_settings(task, Path(settings["init_from"]))
@@ -84,7 +84,7 @@ def resolve_settings(
 def _resolve_resumed(
     task: type[RunTask], settings: Mapping[str, Any], folder: Path, change: bool
 ) -> ResolvedSettings:
-    before = _checked_config(task, folder)
+    before = config_of(folder)
     fixed = (*task.settings_type.fixed, *BASELINE) if change else None
     checked_settings(task, folder, fixed)
     task.settings_type.check_resumed(folder, before, settings)
@@ -101,13 +101,6 @@ def _resolve_resumed(
     _check_data_files(task, folder, whole)
     fingerprints = None if change else fingerprints_of(folder)
     return ResolvedSettings(checked, task.read_data(checked, fingerprints), None)
-
-
-def _checked_config(task: type[RunTask], folder: Path) -> dict[str, Any]:
-    """Return the settings in config.toml of a run as nested dicts. Raise an error if they are not valid."""
-    config = config_of(folder)
-    build(task.settings_type, config, str(folder / "config.toml"))
-    return config
 
 
 def _check_text(value: Any, name: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import stat
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json
 from regard.runs.run_folder import config_of, fingerprints_of
-from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
 from regard.training.checkpoints.averaging import Averaged, averaged_from
@@ -23,6 +22,9 @@ from regard.training.progress import Progress
 from regard.training.settings import Section, build
 
 __all__ = ["Kept", "RunFacts", "facts_of", "nonfinite_step"]
+
+NO_SCORES = ("kind", "time", "best")
+"""What the record of an evaluation in log.jsonl has besides its step and its scores."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,14 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     except DataError as error:
         notes.extend(str(error).splitlines())
     damaged = bool(notes)
-    parameters, vocabulary = _size(task, folder, settings, notes)
+    parameters = vocabulary = None
+    try:
+        vocabulary = task.stored_sizes(folder, settings)
+        model = outline(task, settings.model, vocabulary, folder)
+        parameters = sum(each.numel() for each in model.parameters())
+    except RegardError as error:
+        vocabulary = None
+        notes.append(str(error).splitlines()[0])
     kept = list(_kept(folder))
     progress, averaged = _state(folder, kept, notes)
     losses, evaluations = _logged(folder / "log.jsonl", notes)
@@ -143,12 +152,17 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         fingerprints = fingerprints_of(folder)
     except DataError as error:
         notes.append(str(error).splitlines()[0])
-    best = settings.training.best or task.best
+    best, data = settings.training.best or task.best, settings.data
+    changed, always = _changed(data), task.settings_type.always_shown
+    names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
+    shown_data = {
+        name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"
+    }
     facts = RunFacts(
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
-        _shown_data(settings.data, task.settings_type.always_shown),
+        shown_data,
         _changed(settings, skipped=("data", "model")),
         fingerprints=fingerprints or {},
         parameters=parameters,
@@ -171,22 +185,6 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         copied = [{"step": each.step, **stored_scores(each)} for each in Checkpoints(folder).all()[-1:]]
         facts = replace(facts, evaluations=[each for each in copied if len(each) > 1])
     return replace(facts, quality=settings.describe_quality(facts.best or {}))
-
-
-def _size(
-    task: type[RunTask], folder: Path, settings: RunSettings, notes: list[str]
-) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the number of model parameters, and the sizes of the data that the model depends on.
-
-    If they cannot be determined, append the reason to `notes` and return (None, None).
-    """
-    try:
-        sizes = task.stored_sizes(folder, settings)
-        model = outline(task, settings.model, sizes, folder)
-    except RegardError as error:
-        notes.append(str(error).splitlines()[0])
-        return None, None
-    return sum(each.numel() for each in model.parameters()), sizes
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
@@ -220,8 +218,11 @@ def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     try:
         with open(path, "rb", opener=open_regular) as file:
             while (line := file.readline(LIMITS["log line"])) and (read := read + len(line)) <= LIMITS["log"]:
-                record = _record(line)
-                if record is not None:
+                record: Any = None
+                with suppress(ValueError):
+                    record = parse_json(line)
+                step = record.get("step", 0) if isinstance(record, dict) else None
+                if type(step) is int and 0 <= step < 10**18:
                     yield record
                 elif line.strip():
                     invalid += 1
@@ -244,17 +245,6 @@ def nonfinite_step(folder: Path) -> tuple[int, str] | None:
     return int(last[0].get("step", 0)), str(last[0].get("text", ""))
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    if not isinstance(record, dict):
-        return None
-    step = record.get("step", 0)
-    return record if type(step) is int and 0 <= step < 10**18 else None
-
-
 def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
     """Read log.jsonl and return RunFacts.losses and RunFacts.evaluations.
 
@@ -264,16 +254,11 @@ def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list
     for each in _records(path, notes):
         loss = _number(each.get("loss"))
         if each.get("kind") == "evaluation":
-            evaluations.append(_scores(each))
+            scores = ((name, _number(value)) for name, value in each.items() if name not in NO_SCORES)
+            evaluations.append({name: value for name, value in scores if value is not None})
         elif each.get("kind") == "training" and "step" in each and loss is not None and math.isfinite(loss):
             losses.append((each["step"], loss))
     return losses, evaluations
-
-
-def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training step and the scores in the log.jsonl record of an evaluation."""
-    scores = {name: _number(value) for name, value in record.items() if name not in ("kind", "time", "best")}
-    return {name: value for name, value in scores.items() if value is not None}
 
 
 def _number(value: object) -> float | None:
@@ -305,13 +290,6 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
     except DataError as error:
         return error.message.problem
     return ""
-
-
-def _shown_data(data: Section, always: tuple[str, ...]) -> dict[str, Any]:
-    """Return the data settings to show: settings in `always`, and settings that differ from the default."""
-    changed = _changed(data)
-    names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
-    return {name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"}
 
 
 def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:

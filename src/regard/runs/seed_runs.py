@@ -30,7 +30,7 @@ from regard.training.logs.log import Log, resident
 from regard.training.progress import Progress
 from regard.training.step_results import NonFinite
 
-__all__ = ["Jobs", "Outcome", "TrainSeed", "seed_jobs", "train_seeds"]
+__all__ = ["Jobs", "Outcome", "seed_jobs", "train_seeds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +55,12 @@ SHORT, ROOM = 100, 1 << 30
 """SHORT: trainings of fewer steps are not divided among processes. ROOM: bytes that a process needs in any
 case."""
 
-TrainSeed = Callable[[PreparedRun, Path, FolderLock | None], Outcome]
-"""Train one seed in its run folder, which is locked."""
-
 
 def train_seeds(
     task: type[RunTask],
     run: PreparedRun,
     folder: Path,
-    train: TrainSeed,
+    train: Callable[[PreparedRun, Path, FolderLock | None], Outcome],
     *,
     jobs: Jobs | None = None,
     console: Console | None = None,
@@ -75,6 +72,7 @@ def train_seeds(
     deviation of the scores are logged. When training is stopped, the seeds that have not begun are trained
     after the run is resumed.
 
+    train: trains one seed in its run folder, which is locked.
     jobs: how many seeds are trained side by side, in processes. Default: one after another, in this process.
     change: whether settings of a resumed run may have changed. If True, seeds that have failed are trained
         again.
@@ -85,8 +83,13 @@ def train_seeds(
         write_failures(folder, {})
     log, seeds = Log(folder / "log.jsonl", console=console), list(run.settings.seeds)
     log.rewind(0)  # each seed has a log of its own, which is continued
-    waiting = [seed for seed in seeds if seed not in failures_of(folder)]
-    waiting = [seed for seed in waiting if change or not _has_ended(seed_folder(folder, seed))]
+    waiting = []
+    for seed in seeds:
+        own, done = seed_folder(folder, seed), seed in failures_of(folder)
+        if not (change or done) and is_run(own):  # a seed that has ended is not loaded to find this out
+            checkpoint = Checkpoints(own).latest()
+            done = checkpoint is not None and bool(Progress.read(checkpoint.state, str(own)).ended)
+        waiting += [] if done else [seed]
 
     def fail(seed: int, step: int, text: str) -> None:
         write_failures(folder, {**failures_of(folder), seed: (step, text)})
@@ -180,12 +183,6 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
         free = memory()[1]
         most = min(cores // threads, free // needed if free else cores)
     return Jobs(min(most, seeds), threads, device) if min(most, seeds) > 1 else None
-
-
-def _has_ended(own: Path) -> bool:
-    """Return whether the training of a seed has ended, so that it is not loaded to find this out."""
-    checkpoint = Checkpoints(own).latest() if is_run(own) else None
-    return checkpoint is not None and bool(Progress.read(checkpoint.state, str(own)).ended)
 
 
 def _training(task: type[RunTask], run: PreparedRun, folder: Path, seed: int, jobs: Jobs) -> Training:

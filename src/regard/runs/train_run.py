@@ -138,24 +138,31 @@ def _trained(
     introduced: whether the data and the model were printed before, for another seed.
     """
     settings = run.settings
-    board = folder / "tensorboard" if settings.training.tensorboard and processes.first else None
-    called = loggers if processes.first else ()
-    shown = console if processes.first else Console(quiet=True)
-    path = folder / "log.jsonl" if processes.first else None
-
-    def make_log() -> Log:
-        return Log(path, console=shown, board=board, loggers=called, record=settings.training.log_every)
-
-    trainer = build_trainer(kind, run, folder, device, processes, make_log, lock)
-    log, task = trainer.log, trainer.task
-    assert isinstance(task, RunTask)
+    log = Log(
+        folder / "log.jsonl" if processes.first else None,
+        console=console if processes.first else Console(quiet=True),
+        board=folder / "tensorboard" if settings.training.tensorboard and processes.first else None,
+        loggers=loggers if processes.first else (),
+        record=settings.training.log_every,
+    )
+    trainer = build_trainer(kind, run, folder, device, processes, log, lock)
+    task = trainer.task
     with interruptible() as interrupt, log:
         checkpoint = trainer.resume()
-        log.started(settings.model_dump(), trainer.progress.step)
+        step = trainer.progress.step
+        log.tell("start", step, settings=settings.model_dump(), resumed=step > 0)
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
         elif not introduced:
-            introduce(log, run, task)
+            for note in run.notes:
+                log.event("data", str(note), shown=note)
+            parameters = sum(each.numel() for each in task.model.parameters())
+            sizes = named_sizes(kind, sizes_of(run.corpus))
+            text = ", ".join(filter(None, (settings.model.name, f"{parameters:,} parameters", sizes)))
+            start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
+            log.event("model", f"{text}{start}", parameters=parameters)
+            if run.plan is not None and run.plan.text:
+                log.event("plan", run.plan.text)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
@@ -175,15 +182,10 @@ def build_trainer(
     folder: Path,
     device: str,
     processes: Processes,
-    make_log: Callable[[], Log],
+    log: Log,
     lock: FolderLock | None,
-    **options: Any,
 ) -> Trainer:
-    """Build the model and the trainer of a run, and write its settings to the folder.
-
-    make_log: a function that opens the log. It is called after config.toml is written.
-    options: further arguments of Trainer.
-    """
+    """Build the model and the trainer of a run, and write its settings to the folder."""
     settings, corpus = run.settings, run.corpus
     sizes = sizes_of(corpus)
     for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
@@ -203,24 +205,9 @@ def build_trainer(
         seed=settings.seed,
         device=place,
         processes=processes,
-        log=make_log(),
+        log=log,
         lock=lock,
-        **options,
     )
-
-
-def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
-    """Log the data, the model and the chosen settings of a new run."""
-    settings = run.settings
-    for note in run.notes:
-        log.event("data", str(note), shown=note)
-    count = sum(each.numel() for each in task.model.parameters())
-    sizes = named_sizes(type(task), sizes_of(task.corpus))
-    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", sizes)))
-    start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
-    log.event("model", f"{text}{start}", parameters=count)
-    if run.plan is not None and run.plan.text:
-        log.event("plan", run.plan.text)
 
 
 def _start_from(model: nn.Module, other: Path, folder: Path) -> None:

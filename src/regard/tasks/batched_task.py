@@ -8,8 +8,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -177,13 +175,10 @@ def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any
 
     The model is discarded afterwards.
     """
-    from regard.training.step_speed import StepTimer
+    from regard.training.step_speed import tokens_per_second
 
     built = _built(task, settings, corpus, device)
-    with TemporaryDirectory() as scratch:
-        speed = StepTimer(
-            built, built.settings.training, torch.device(device), Path(scratch)
-        ).tokens_per_second()
+    speed = tokens_per_second(built, built.settings.training, torch.device(device))
     del built
     gc.collect()
     if torch.device(device).type == "cuda":

@@ -15,7 +15,6 @@ __all__ = [
     "WallClock",
     "budget_warning",
     "count",
-    "end_reason",
     "epochs_text",
     "evaluation_due",
     "pace_is_known",
@@ -130,10 +129,6 @@ class WallClock:
     def add_step(self, seconds: float) -> None:
         """Record how many seconds a training step took."""
         self._recent.append(seconds)
-
-    def is_over(self, elapsed: float) -> bool:
-        """Return whether the time budget of the run is used up after `elapsed` seconds."""
-        return elapsed > self.budget
 
     def replan_due(self, elapsed: float) -> bool:
         """Return whether it is time to estimate the number of steps again.
@@ -286,22 +281,3 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
     tenth = None if at.total is None else max(-(-at.total // EVALUATIONS), 1)
     every = at.every or settings.evaluate_every or tenth
     return bool(every and at.step and at.step % every == 0)
-
-
-def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: str) -> str:
-    """Return why a run ends after this step, such as "completed all steps", or "" if the run continues.
-
-    A run ends if its steps or minutes are used up, or if the score `best` has not improved for
-    settings.patience evaluations.
-
-    out_of_time: whether the minutes of the run are used up.
-    best: the name of the score that selects the best checkpoint, such as "loss".
-    """
-    completed = progress.total is not None and progress.step >= progress.total
-    if settings.minutes is not None and (completed or out_of_time):
-        return f"stopped after {count(settings.minutes, 'minute')} at step {progress.step:,}"
-    if completed:
-        return "completed all steps"
-    if settings.patience is not None and progress.stale >= settings.patience:
-        return f"{best} has not improved in {progress.stale} evaluations"
-    return ""

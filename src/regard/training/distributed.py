@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -61,11 +61,6 @@ class Processes:
         """Replace a tensor by its sum over all processes, without waiting for a GPU."""
         if self.world > 1:
             distributed.all_reduce(values)
-
-    def copy_first(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by those of the first process (broadcast). Every process must call this."""
-        for tensor in tensors if self.world > 1 else ():
-            distributed.broadcast(tensor.detach(), 0)
 
     def share(self, value: Any, rank: int = 0) -> Any:
         """Return the `value` of one process in every process (broadcast). It is sent as JSON.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, Setting, message
@@ -76,7 +76,8 @@ class Gradients:
         self.twins = nullcontext() if compiled else Twins(task.model)
         self._own = objective  # without DistributedDataParallel
         if self.processes.world > 1 and captured:
-            self.processes.copy_first([*task.model.parameters(), *task.model.buffers()])
+            for tensor in (*task.model.parameters(), *task.model.buffers()):
+                distributed.broadcast(tensor.detach(), 0)
         elif self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:

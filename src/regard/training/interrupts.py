@@ -11,7 +11,7 @@ from types import FrameType
 
 from regard.files.standard_streams import drop_unread_output, write_at_once
 
-__all__ = ["EXIT_STATUS", "Interruption", "interruptible", "unsaved_steps"]
+__all__ = ["EXIT_STATUS", "Interruption", "interruptible"]
 
 CAUSES = {
     getattr(signal, name): cause
@@ -85,20 +85,3 @@ def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def unsaved_steps(step: int, saved: int | None) -> str:
-    """Return a message for a run that ends at `step` without saving a checkpoint.
-
-    saved: the step of the last checkpoint; None if the run has no checkpoint.
-
-    >>> print(unsaved_steps(52, saved=40))
-    stopped without saving a checkpoint: the steps since step 40 are not saved
-    """
-    if saved is None:
-        text = "nothing is saved"
-    elif saved < step:
-        text = f"the steps since step {saved:,} are not saved"
-    else:
-        text = f"step {saved:,} was already saved"
-    return f"stopped without saving a checkpoint: {text}"

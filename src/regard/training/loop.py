@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,17 +24,16 @@ from regard.training.budget import (
     WallClock,
     budget_warning,
     count,
-    end_reason,
     evaluation_due,
     total_steps,
 )
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
-from regard.training.interrupts import Interruption, unsaved_steps
+from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
-from regard.training.progress import Progress, changes, check_surroundings, surroundings
+from regard.training.progress import Progress, check_surroundings
 from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
 from regard.training.step_results import (
@@ -164,7 +164,9 @@ class Trainer:
         self._load_tensors(checkpoint)
         fresh, self.progress = self.progress, Progress.read(state, place)
         self._saved = self.progress.state()
-        self.progress.continue_from(fresh)
+        self.progress.ended = ""
+        if fresh.minutes is None or fresh.minutes != self.progress.minutes:  # training may be longer now
+            self.progress.total, self.progress.minutes, self.progress.every = fresh.total, fresh.minutes, None
         if self.processes.first:
             self.log.restore(state["log"].get("state"), place)
             self.log.rewind(state["log"]["position"])
@@ -180,8 +182,11 @@ class Trainer:
         if batches != now["batches"]:  # continue at the same fraction of the epoch
             batch = self.progress.batch * now["batches"] // max(batches, 1)
             self.progress.batch = min(batch, now["batches"])
-        for text in changes(state, now):
-            self._event("changed", text)
+        for name, value in now.items():
+            if state.get(name, value) != value:
+                name_shown = "batches per epoch" if name == "batches" else name
+                text = f"{name_shown}: {state[name]} before, {value} now"
+                self._event("changed", f"{text}; the weights will differ from those of an uninterrupted run")
         self._stream = BatchStream(self.task, Position(self.progress.epoch, self.progress.batch))
         return checkpoint
 
@@ -213,8 +218,12 @@ class Trainer:
             self._train(requested)
         except (KeyboardInterrupt, SystemExit):
             self.log.flush()
-            saved = self.checkpoints.pointed_step("latest")
-            self._event("stopped", unsaved_steps(self.progress.step, saved))
+            saved, text = self.checkpoints.pointed_step("latest"), "nothing is saved"
+            if saved is not None and saved < self.progress.step:
+                text = f"the steps since step {saved:,} are not saved"
+            elif saved is not None:
+                text = f"step {saved:,} was already saved"
+            self._event("stopped", f"stopped without saving a checkpoint: {text}")
             raise
         finally:
             self._stream.close()
@@ -236,7 +245,7 @@ class Trainer:
         if self.device.type == "cpu":
             self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
         self._budget.replan_due(self._seconds())  # a resumed run replans at later times only
-        self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
+        self._out_of_time = self.processes.share(int(self._seconds() > self._budget.budget))
         if at.step:
             self._plan_steps()
             if evaluation_due(self.settings, at) and not self._stop:
@@ -258,7 +267,7 @@ class Trainer:
         self._save_if_changed()
 
     def take_step(self) -> None:
-        """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
+        """Train for one step, without an evaluation or a checkpoint, to measure the speed."""
         self._step(Interruption())
         self._read_steps()
 
@@ -291,7 +300,7 @@ class Trainer:
         # over, whether a checkpoint is due, and whether a new plan is due.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
-        clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > self._save_after, replan)
+        clocks = (elapsed > self._budget.budget, self.clock() - self._last_save > self._save_after, replan)
         flags = [int(bool(requested)), *(int(self.processes.first and each) for each in clocks)]
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
@@ -382,12 +391,29 @@ class Trainer:
         return self.clock() - self._began
 
     def _surroundings(self) -> dict[str, Any]:
-        batches = self.task.len_epoch(self.progress.epoch)
-        return surroundings(self.processes.world, self.device.type, batches)
+        """Return the conditions of the run that affect its random numbers or rounding errors, for state.json.
+
+        If one of them changes when the run is resumed, the weights are no longer exactly the same as in an
+        uninterrupted run.
+        """
+        return {
+            "threads": torch.get_num_threads(),
+            "processes": self.processes.world,
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "batches": self.task.len_epoch(self.progress.epoch),
+        }
 
     def _over(self) -> bool:
-        self.progress.ended = end_reason(self.settings, self.progress, bool(self._out_of_time), self.best)
-        return bool(self.progress.ended)
+        """Set Progress.ended: why the run ends after this step. Return whether it ends."""
+        at, minutes, patience = self.progress, self.settings.minutes, self.settings.patience
+        completed = at.total is not None and at.step >= at.total
+        at.ended = "completed all steps" if completed else ""
+        if minutes is not None and (completed or self._out_of_time):
+            at.ended = f"stopped after {count(minutes, 'minute')} at step {at.step:,}"
+        elif not completed and patience is not None and at.stale >= patience:
+            at.ended = f"{self.best} has not improved in {at.stale} evaluations"
+        return bool(at.ended)
 
     def _plan_steps(self) -> None:
         """Convert the length of the run in minutes to a number of steps, as soon as enough steps were timed.
@@ -470,7 +496,7 @@ class Trainer:
         weights themselves. The tensor file "task" has the state of the task, if it has one.
         """
         log = {"position": self.log.position(), "state": self.log.state()}
-        step, state = self.progress.step, {**self.progress.written(), "log": log, **self._surroundings()}
+        step, state = self.progress.step, {**asdict(self.progress), "log": log, **self._surroundings()}
         if self._tensors_step == step:  # the tensors have not changed since they were saved
             with suppress(DataError):
                 self.checkpoints.save(step, None, state)
@@ -483,7 +509,7 @@ class Trainer:
             tensors |= {"weights": averaged, "raw": weights}
         if kept := self.task.state.tensors():
             tensors[TASK] = kept
-        self.log.saved(step, self.checkpoints.save(step, tensors, state).path)
+        self.log.tell("checkpoint", step, path=str(self.checkpoints.save(step, tensors, state).path))
 
     def _follow_folder(self) -> FolderMoved | None:
         """Check whether the run folder was deleted or moved since training started.

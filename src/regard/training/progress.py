@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
 from regard.errors import DataError, message
 
-__all__ = ["Progress", "changes", "check_surroundings", "seed_generators", "step_seed", "surroundings"]
+__all__ = ["Progress", "check_surroundings", "seed_generators", "step_seed"]
 
 LARGEST = 10**18
 """Upper limit of numbers in state.json, such as steps and tokens. A file with a larger number is damaged."""
@@ -36,7 +36,7 @@ class Progress:
     tokens: number of target tokens so far.
     ended: why the run has ended, such as "completed all steps". "" while the run has not ended.
 
-    >>> Progress.read(Progress(step=3).written()).step
+    >>> Progress.read({"step": 3}).step
     3
     """
 
@@ -54,10 +54,6 @@ class Progress:
     seconds: float = 0.0
     tokens: int = 0
     ended: str = ""
-
-    def written(self) -> dict[str, Any]:
-        """Return the counters by name, as checkpoints save them in state.json. read() reads them."""
-        return asdict(self)
 
     def state(self) -> tuple[Any, ...]:
         """Return the counters (step, evaluated, total, ended), to decide whether a new checkpoint is needed.
@@ -91,18 +87,6 @@ class Progress:
             self.stale += 1
         return better
 
-    def continue_from(self, fresh: Progress) -> None:
-        """Adapt the progress of a resumed run to its settings, which may now have a longer training.
-
-        The run no longer counts as ended. The number of steps is taken from `fresh`. But if the length of the
-        run is set in minutes and has not changed, the number of steps stays the same.
-
-        fresh: the progress that a new run with the current settings would start with.
-        """
-        self.ended = ""
-        if fresh.minutes is None or fresh.minutes != self.minutes:
-            self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
-
     @classmethod
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
         """Read the progress from the content of state.json. Keys that are not fields of Progress are ignored.
@@ -133,43 +117,6 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
     position = log.get("position") if isinstance(log, dict) else None
     if not _valid(position, "int"):
         raise _damaged(place, "log.position", position, "int")
-
-
-def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
-    """Return the conditions of a run that affect its random numbers or rounding errors, for state.json.
-
-    The conditions are "threads", "processes", "device", "torch" (the version) and "batches". If one of them
-    changes when a run is resumed, the weights are no longer exactly the same as in an uninterrupted run.
-
-    processes: number of processes.
-    device: type of the device, such as "cuda".
-    batches: number of batches of the current epoch.
-    """
-    return {
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-        "device": device,
-        "torch": torch.__version__,
-        "batches": batches,
-    }
-
-
-def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a message for each value of surroundings() that has changed since a checkpoint was saved.
-
-    state: the content of state.json.
-    now: the result of surroundings().
-
-    >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
-    ['threads: 2 before, 4 now; the weights will differ from those of an uninterrupted run']
-    """
-    names = {"batches": "batches per epoch"}
-    return [
-        f"{names.get(name, name)}: {state[name]} before, {value} now; "
-        "the weights will differ from those of an uninterrupted run"
-        for name, value in now.items()
-        if state.get(name, value) != value
-    ]
 
 
 def _valid(value: object, kind: str) -> bool:

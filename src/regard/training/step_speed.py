@@ -12,7 +12,7 @@ from regard.training.loop import Trainer
 from regard.training.settings import Training
 from regard.training.task import Task
 
-__all__ = ["StepTimer", "fastest_threads"]
+__all__ = ["fastest_threads", "tokens_per_second"]
 
 SECONDS, LEAST, MOST = 0.6, 3, 50
 """Training steps are timed for SECONDS seconds, but at least LEAST and at most MOST steps."""
@@ -29,33 +29,21 @@ GAIN = 0.95
 small difference does not count."""
 
 
-class StepTimer:
-    """Measure the speed of training steps. They change the weights of the model, but save no checkpoint.
+def tokens_per_second(task: Task, settings: Training, device: torch.device) -> float:
+    """Run training steps, and return their median speed in target tokens per second.
 
-    The first steps are not timed. The constructor runs them.
-
-    folder: the folder for the batches of a step with a loss that is NaN or infinite. Nothing else is written.
+    The steps change the weights of the model, but write no file. The first steps are not timed.
     """
-
-    def __init__(self, task: Task, settings: Training, device: torch.device, folder: Path):
-        self._trainer = Trainer(task, settings, folder, device=device)
-        for _ in range(UNTIMED.get(device.type, 1)):
-            self.step()
-
-    def step(self) -> int:
-        """Run one training step; return its number of target tokens."""
-        before = self._trainer.progress.tokens
-        self._trainer.take_step()
-        return self._trainer.progress.tokens - before
-
-    def tokens_per_second(self) -> float:
-        """Run several training steps, and return their median speed in target tokens per second."""
-        began, speeds = time.perf_counter(), list[float]()
-        while len(speeds) < LEAST or (len(speeds) < MOST and time.perf_counter() - began < SECONDS):
-            before = time.perf_counter()
-            tokens = self.step()
-            speeds.append(tokens / max(time.perf_counter() - before, 1e-9))
-        return median(speeds)
+    trainer = Trainer(task, settings, Path(), device=device)
+    for _ in range(UNTIMED.get(device.type, 1)):
+        trainer.take_step()
+    began, speeds = time.perf_counter(), list[float]()
+    while len(speeds) < LEAST or (len(speeds) < MOST and time.perf_counter() - began < SECONDS):
+        before, tokens = time.perf_counter(), trainer.progress.tokens
+        trainer.take_step()
+        tokens = trainer.progress.tokens - tokens
+        speeds.append(tokens / max(time.perf_counter() - before, 1e-9))
+    return median(speeds)
 
 
 def fastest_threads(most: int) -> int:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from regard.data.packed_tensors import copy_all, tensors_in
 from regard.errors import RegardError, Setting, message
 from regard.fast.captured import graphs
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
-from regard.kernels import is_current
+from regard.kernels import by_kernel, is_current
 from regard.training.gradients import Gradients, coarse_products
 from regard.training.optimizer import Average
 from regard.training.progress import seed_generators
@@ -325,9 +326,14 @@ class DeviceUpdate:
         by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
         groups = [self._lists(group, by_parameter) for group in self.optimizer.param_groups]
         norm, divisor = self._clip(gradients, total)
-        for group, lists in zip(self.optimizer.param_groups, groups, strict=True):
-            if lists[0]:
-                self._update_group(group, lists, divisor)
+        pairs = zip(self.optimizer.param_groups, groups, strict=True)
+        halves = [(group, _halves(lists)) for group, lists in pairs]
+        with _two_streams(norm.device) as streams:
+            for half, stream in enumerate(streams):
+                with torch.cuda.stream(stream):
+                    for group, lists in reversed(halves):  # first the small tensors, which need few blocks
+                        if lists[half][0]:
+                            self._update_group(group, lists[half], divisor)
         if self.average is not None:
             self.average.update_by(self._average_rate * (1 - self.failed))
         return norm, self.failed
@@ -338,8 +344,8 @@ class DeviceUpdate:
         The kernels of the optimizer divide the gradients by the divisor. Other gradients are scaled in place.
         """
         norm = nn.utils.get_total_norm(gradients)
-        finite = total.isfinite() & norm.isfinite()
-        self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
+        both = total + norm
+        self.failed.logical_or_(both - both)  # NaN, which is true, if one of them is NaN or infinite
         if math.isinf(self.limit):
             return norm, None
         if norm.is_cuda:
@@ -413,6 +419,50 @@ class DeviceUpdate:
         return state
 
 
+def _copied_like(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a copy of a gradient with the strides of its parameter."""
+    result = torch.empty_like(parameter)
+    rows = gradient.dim() == 2 and gradient.stride(1) == 1 and result.is_contiguous()
+    if not (rows and by_kernel(gradient)):
+        return result.copy_(gradient)
+    from regard.kernels.training.row_copy import copy_rows
+
+    copy_rows(gradient, result)
+    return result
+
+
+@contextmanager
+def _two_streams(device: torch.device) -> Iterator[tuple[torch.cuda.Stream | None, ...]]:
+    """Return the current stream of a GPU and a second one, whose kernels are part of the current one outside.
+
+    The kernels of an optimizer for many tensors end with few running blocks. On two streams, this takes 0.85
+    of the time. Other devices have no streams, (None, None).
+    """
+    if device.type != "cuda":
+        yield None, None
+        return
+    main, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(main)
+    yield main, side
+    main.wait_stream(side)
+
+
+def _halves(lists: tuple[list[Tensor], ...]) -> list[tuple[list[Tensor], ...]]:
+    """Divide the tensors of parallel lists, such as weights and gradients, into two halves of similar size.
+
+    >>> few, many = torch.zeros(1), torch.zeros(9)
+    >>> [len(weights) for (weights,) in _halves(([few, many, few],))]
+    [1, 2]
+    """
+    places: tuple[list[int], list[int]] = ([], [])
+    sizes = [0, 0]
+    for place in sorted(range(len(lists[0])), key=lambda at: -lists[0][at].numel()):
+        half = sizes.index(min(sizes))
+        places[half].append(place)
+        sizes[half] += lists[0][place].numel()
+    return [tuple([each[place] for place in half] for each in lists) for half in places]
+
+
 def own_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> list[Tensor]:
     """Copy those results of torch.autograd.grad() that cannot be changed in place by an optimizer.
 
@@ -428,7 +478,7 @@ def own_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor
     owned, seen = list[Tensor](), set[int]()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient.stride() != parameter.stride() or gradient.data_ptr() in seen:
-            gradient = torch.empty_like(parameter).copy_(gradient)
+            gradient = _copied_like(gradient, parameter)
         seen.add(gradient.data_ptr())
         owned.append(gradient)
     return owned

@@ -5,6 +5,9 @@ computes them once, after its last step: one matrix product for each weight, and
 kernels over all steps for the memory. The loop over the steps computes only the gradients that the next
 iteration needs.
 
+The context c enters the gates only as C c, the weighted sum of C h_j for the values h_j. So these products
+are computed once, before the first step, and the contexts, which the readout needs, after the last step.
+
 T is the number of steps, B the number of sequences, S the number of keys, M the width of the state, and E the
 width of the context. G = 3 M is the size of the gates z, r and s~ together. A is the hidden size of the score
 function. N = A + 2 M is the size of the query, z and r together.
@@ -19,17 +22,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
-from regard.fast.joint_linear import product_in_float32
+from regard.fast.joint_linear import ALIGNMENT, product_in_float32
 from regard.kernels import by_kernel
 from regard.memory import Memory
 
 __all__ = ["CudaSteps", "suits_cuda_steps"]
-
-NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
-"""Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
-
-NO_EXTRA: tuple[Any, ...] = (None, None, 0.0)
-"""No bias and no dropout."""
 
 SPLITS = (5, 4, 3, 2)
 """Numbers of parts of the product with the weight of r * s. The first that is possible is used."""
@@ -62,108 +59,119 @@ class CudaSteps(torch.autograd.Function):
     def forward(
         ctx: Any, lengths: Tensor | None, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        from regard.kernels.additive import operators
+        from regard.kernels.additive.forward import Forward, Sight
         from regard.kernels.recurrent import cells
+        from regard.kernels.recurrent.attended_gates import attended_gates
 
         ctx.dtypes = [each.dtype for each in tensors]
-        gates, first, key, value, vector, of_query, of_context, of_gate, of_state = (
-            each.to(dtype) for each in tensors
+        *memory_and_more, of_query, of_context, of_gate, of_state = tensors
+        gates, first, key, value, vector, of_context, of_state = (
+            each.to(dtype) for each in (*memory_and_more, of_context, of_state)
         )
         # s @ joint_NM.T gives the query, U_z s and U_r s.
-        joint_NM = torch.cat((of_query.T, of_gate))
-        (batch, steps, _), (size, width), hidden = gates.shape, joint_NM.shape, key.shape[2]
-        gates_TBG = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        (inner, hidden), outer = of_query.shape, len(of_gate)
+        joint_NM = gates.new_empty(hidden + outer, inner)
+        joint_NM[:hidden], joint_NM[hidden:] = of_query.T, of_gate
+        (batch, steps, _), (size, width), keys = gates.shape, joint_NM.shape, key.shape[1]
+        projected_BSG = torch.mm(value.flatten(0, 1), of_context.T).unflatten(0, (batch, keys))
+        inputs_TBG = (gates if gates.stride(2) == 1 else gates.contiguous()).transpose(0, 1)
+        gates_TBG, contexts_TBE = (
+            gates.new_empty(inputs_TBG.shape),
+            value.new_empty(steps, batch, value.shape[2]),
+        )
         states_TBM = first.new_empty(steps + 1, batch, width)
         states_TBM[0] = first
         reset_TBM, both_TBN = first.new_empty(steps, batch, width), first.new_empty(steps, batch, size)
+        norms = first.new_empty(steps, 2, batch, dtype=torch.float32)
+        weights_TBS = aligned_rows(value, steps, batch, keys)
         parts = parts_of(width)
         reset_TPBK, state_weight = split(reset_TBM, parts), of_state.T.unflatten(0, (parts, -1))
-        memory = (key[:, None], value[:, None], vector[None], lengths)
-        contexts, norms, scores = [], [], []
-        tensors = (gates_TBG, reset_TBM, reset_TPBK, both_TBN)
-        states, rows = states_TBM.unbind(0), zip(*(each.unbind(0) for each in tensors), strict=True)
-        joint_weight, context_weight = joint_NM.T, of_context.T
-        for t, (gates_BG, reset_BM, reset_PBK, both_BN) in enumerate(rows):
-            torch.mm(states[t], joint_weight, out=both_BN)
-            query: list[Any] = [both_BN[:, None, None, :hidden], *memory, *NO_MASK, True, *NO_EXTRA]
-            output, _, norm, score = operators.run_forward(*query)
-            contexts.append(output.view(batch, -1))
-            norms.append(norm)
-            scores.append(score)
-            gates_BG.addmm_(contexts[t], context_weight)
-            cells.gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
-            cells.mixed(gates_BG, states[t], states[t + 1], torch.bmm(reset_PBK, state_weight))
-        ctx.lengths, contexts_TBE = lengths, torch.stack(contexts)
-        weights = joint_NM, of_context, of_state
-        steps_of = gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE
-        ctx.save_for_backward(
-            key, value, vector, *weights, *steps_of, torch.stack(norms), torch.stack(scores)
+        memory, sight = (
+            (key[:, None], value[:, None], vector[None]),
+            Sight(lengths, None, None, 0, None, None),
         )
+        tensors = (inputs_TBG, gates_TBG, reset_TBM, reset_TPBK, both_TBN, weights_TBS, norms)
+        states, rows = states_TBM.unbind(0), zip(*(each.unbind(0) for each in tensors), strict=True)
+        scores, joint_weight = [], joint_NM.T
+        for t, (inputs_BG, gates_BG, reset_BM, reset_PBK, both_BN, weights_BS, norm) in enumerate(rows):
+            torch.mm(states[t], joint_weight, out=both_BN)
+            query = both_BN[:, None, None, :hidden]
+            scores.append(Forward(query, *memory, sight, 1.0, hold=True).decoded()[:, 0])
+            of_gates = inputs_BG, both_BN[:, hidden:], states[t], gates_BG, reset_BM
+            attended_gates(scores[t], projected_BSG, lengths, *of_gates, weights_BS, norm)
+            cells.mixed(gates_BG, states[t], states[t + 1], torch.bmm(reset_PBK, state_weight))
+        torch.bmm(weights_TBS.transpose(0, 1), value, out=contexts_TBE.transpose(0, 1))
+        ctx.lengths = lengths
+        weights = joint_NM, of_context, of_state
+        steps_of = gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, weights_TBS
+        ctx.save_for_backward(key, value, vector, projected_BSG, *weights, *steps_of, norms, *scores)
         return states_TBM[1:].transpose(0, 1), contexts_TBE.transpose(0, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
-        from regard.kernels.additive import operators
-        from regard.kernels.additive.backward import Backward
-        from regard.kernels.additive.forward import Forward, Sight
         from regard.kernels.recurrent import cells
+        from regard.kernels.recurrent.attended_gates import gates_backward, memory_backward, query_backward
 
-        key, value, vector, joint_NM, of_context, of_state, *saved = ctx.saved_tensors
-        gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, norms, scores = saved
+        key, value, vector, projected_BSG, joint_NM, of_context, of_state, *saved = ctx.saved_tensors
+        gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, weights_TBS, norms, *scores = saved
         (steps, batch, width), size, hidden = reset_TBM.shape, len(joint_NM), key.shape[2]
-        memory = (key[:, None], value[:, None], vector[None])
-        sight = Sight(ctx.lengths, None, None, 0, None, None)
         # The kernels read rows with any stride, but not expanded gradients, such as those of sum().
-        dstates = dstates if dstates.stride(2) == 1 else dstates.contiguous()
-        dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        dstates, dcontexts = (
+            each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts)
+        )
+        # The part of the gradient of the weights that comes from the contexts that the readout reads.
+        extra_BTS = product_in_float32(dcontexts, value.transpose(1, 2))
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)  # of the query, z, r and s~
-        # The matrix products below sum over N, G and M. Split each sum into P parts: several smaller products
+        # The matrix products below sum over N and M. Split each sum into P parts: several smaller products
         # use more of the device in parallel. The kernel that reads the result adds the parts.
         parts, of_width = 3 if size % 3 == 0 else 1, parts_of(width)
         joint_PNM = joint_NM.unflatten(0, (parts, -1))
         state_PKM = of_state.unflatten(0, (of_width, -1))
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(parts, batch, width)
+        dscores_TBS = norms.new_empty(steps, batch, key.shape[1])
         tensors = (
             d_TBN[..., :hidden],
             d_TBN[..., hidden:],
             split(d_TBN[..., hidden + 2 * width :], of_width),
             split(d_TBN[..., :size], parts),
             dstates.transpose(0, 1),
-            dcontexts_TBE,
+            extra_BTS.transpose(0, 1),
             gates_TBG,
-            both_TBN,
+            both_TBN[..., :hidden],
             norms,
-            scores,
+            dscores_TBS,
         )
-        rows = list(zip(*(each.unbind(0) for each in tensors), strict=True))
-        states = states_TBM.unbind(0)
+        rows = list(zip(*(each.unbind(0) for each in tensors), scores, strict=True))
+        states, lengths = states_TBM.unbind(0), ctx.lengths
         for t in reversed(range(steps)):
             dquery_BA, dgates_BG, dnew_PBK, djoint_PBN, *others = rows[t]
-            more_BM, dcontext_BE, gates_BG, both_BN, norm, score = others
+            more_BM, extra_BS, gates_BG, query_BA, norm, dscores_BS, score = others
             dstate_BM = cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, states[t], dgates_BG)
-            cells.gated_backward(torch.bmm(dnew_PBK, state_PKM), gates_BG, states[t], dgates_BG, dstate_BM)
-            dcontext_BE.addmm_(dgates_BG, of_context)
-            step = Forward(both_BN[:, None, None, :hidden], *memory, sight, 1.0, hold=False, back=True)
-            dquery = dquery_BA[:, None, None]
-            Backward(step, dcontext_BE[:, None, None], norm, score, others=False, dquery=dquery).run()
+            of_gates = gates_BG, states[t], dgates_BG, dstate_BM
+            dweights = gates_backward(torch.bmm(dnew_PBK, state_PKM), *of_gates, projected_BSG, lengths)
+            of_scores = dweights, extra_BS, score, norm
+            query_backward(*of_scores, query_BA, key, vector, lengths, dquery_BA, dscores_BS)
             parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
-        # The gradients of keys, values and v: all steps are queries of one attention call.
-        queries_BTA = both_TBN[..., :hidden].transpose(0, 1)
-        norm, score = norms[..., 0].movedim(0, -1).contiguous(), scores
-        score = scores[:, :, 0].transpose(0, 1).contiguous() if scores.dim() == 4 else scores[0]
-        doutput, query = dcontexts_TBE.transpose(0, 1)[:, None], queries_BTA[:, None]
-        of_memory: list[Any] = [ctx.lengths, *NO_MASK, True, *NO_EXTRA, False]
-        _, dkey, dvalue, dvector, _ = operators.run_backward(doutput, query, *memory, norm, score, *of_memory)
         flat = d_TBN.flatten(0, 1)
+        dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        dcontexts_TBE.flatten(0, 1).addmm_(flat[:, hidden:], of_context)
+        dkey, dvector = memory_backward(both_TBN[..., :hidden], key, vector, dscores_TBS)
+        dvalue = torch.bmm(weights_TBS.permute(1, 2, 0), dcontexts_TBE.transpose(0, 1))
         djoint_NM = product_in_float32(flat[:, :size].T, states_TBM[:-1].flatten(0, 1))
         dof_context = product_in_float32(flat[:, hidden:].T, contexts_TBE.flatten(0, 1))
         dof_state = product_in_float32(flat[:, hidden + 2 * width :].T, reset_TBM.flatten(0, 1))
         dgates, dfirst = d_TBN[..., hidden:].transpose(0, 1), dstate_BM + parts_PBM.sum(0)
-        dweights = djoint_NM[:hidden].T, dof_context, djoint_NM[hidden:], dof_state
-        gradients = dgates, dfirst, dkey[:, 0], dvalue[:, 0], dvector[0], *dweights
+        of_weights = djoint_NM[:hidden].T, dof_context, djoint_NM[hidden:], dof_state
+        gradients = dgates, dfirst, dkey, dvalue, dvector, *of_weights
         return None, None, *(each.to(dtype) for each, dtype in zip(gradients, ctx.dtypes, strict=True))
+
+
+def aligned_rows(like: Tensor, *sizes: int) -> Tensor:
+    """Return a new tensor of these sizes whose rows begin at multiples of ALIGNMENT elements."""
+    *outer, width = sizes
+    return like.new_empty(*outer, -(-width // ALIGNMENT) * ALIGNMENT)[..., :width]
 
 
 def parts_of(width: int) -> int:

@@ -6,16 +6,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on, in_transform
+from regard.fast.aligned_linear import padded_linear, pads
 from regard.fast.hooks import are_plain_linear, is_hooked
 from regard.fast.recurrent.attentive_steps_cpu import CpuSteps, suits_cpu_steps
 from regard.fast.recurrent.attentive_steps_cuda import CudaSteps, suits_cuda_steps
 from regard.fast.twin import Twin
+from regard.kernels import by_kernel
 from regard.layers.gated_cell import GatedCell
+from regard.masks.constructors import padding
 from regard.memory import Memory
-from regard.models.bahdanau import Bahdanau
-from regard.models.base import Encoded
+from regard.models.bahdanau import Bahdanau, Maxout
+from regard.models.base import Encoded, State
 from regard.scores import Additive
 from regard.select import Soft
 from regard.sites import scopes_at
@@ -45,6 +49,49 @@ class FastBahdanau(Bahdanau, Twin):
     ) -> tuple[Tensor, Tensor]:
         steps = _all_steps(self, embedded_RTM, state_RM, position, encoded)
         return Bahdanau.decode(self, embedded_RTM, state_RM, position, encoded) if steps is None else steps
+
+    def remember(self, states: Tensor, lengths: Tensor | None = None, values: Tensor | None = None) -> Memory:
+        trains = self.training and torch.is_grad_enabled() and by_kernel(states)
+        if not trains or lengths is None or values is not None or type(self.score) is not Additive:
+            return Bahdanau.remember(self, states, lengths, values)
+        # The states of the padding are finite. So they need no copy in which they are replaced by 0.
+        mask = padding(lengths).to(states.device)
+        return Memory(self.score.project_key(states), states, self.score, mask, states.shape[-1])
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        pairs, trains = self.readout.pairs, self.training and torch.is_grad_enabled() and tokens.numel() > 0
+        if not (trains and pads(pairs.weight, pairs.weight) and _is_plain(self.readout)):
+            return Bahdanau.features(self, state, tokens, encoded)
+        embedded_RTM = self.dropout(self.target(tokens))
+        states_RTM, contexts_RTE = self.decode(embedded_RTM, state.hidden[0], state.position, encoded)
+        after = State(state.position + tokens.shape[1], (states_RTM[:, -1],))
+        inputs, dtype = (states_RTM, contexts_RTE, embedded_RTM), torch.get_autocast_dtype("cuda")
+        pairs_RTM = padded_linear(inputs, pairs.weight, pairs.bias, dtype)
+        return after, self.readout.dropout(_PairMaximum.apply(pairs_RTM))
+
+
+def _is_plain(readout: Maxout) -> bool:
+    return type(readout) is Maxout and not is_hooked(readout) and not is_hooked(readout.pairs)
+
+
+class _PairMaximum(torch.autograd.Function):
+    """pairs.unflatten(-1, (-1, 2)).amax(-1), with fewer kernels in the backward pass.
+
+    The larger element of a pair gets the gradient. Equal elements get half of it each, as with amax().
+    """
+
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor) -> Tensor:
+        ctx.save_for_backward(pairs)
+        return torch.maximum(pairs[..., ::2], pairs[..., 1::2])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        (pairs,) = ctx.saved_tensors
+        half = 0.5 * d
+        difference = (pairs[..., ::2] - pairs[..., 1::2]).sign_().mul_(half)
+        return torch.stack((half + difference, half - difference), -1).flatten(-2)
 
 
 def _all_steps(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, full_precision, in_transform
-from regard.fast.aligned_linear import linear
 from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.gru_cpu import gru_on_cpu
-from regard.fast.recurrent.gru_cuda import gru_ways
+from regard.fast.recurrent.gru_cuda import gru_over_padding
 from regard.fast.twin import Twin
 from regard.kernels import by_kernel
 from regard.layers.recurrent import Hidden, Recurrent, flip
@@ -88,37 +88,33 @@ def encode_padded(module: Recurrent, x: Tensor, lengths: Tensor) -> tuple[Tensor
     """
     layers = module.layers
     ways = 2 if layers.bidirectional else 1
-    inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
-    final_B1M = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, layers.hidden_size)
+    # The directions of a GRU run at the same time.
+    joint = isinstance(layers, nn.GRU) and torch.is_grad_enabled() and by_kernel(x) and x.numel() > 0
+    run = gru_over_padding if joint else partial(_directions, layers)
     states, last = x, list[Hidden]()
     for layer in range(module.depth):
         if layer:
             states = functional.dropout(states, module.dropout, module.training)
-        weights = layers.all_weights[layer * ways : (layer + 1) * ways]
-        inputs = [flip(states, lengths) if way else states for way in range(ways)]
-        results = _directions(layers, inputs, inside_BS1, weights)
-        last += [(output.gather(1, final_B1M).squeeze(1), *ended[1:]) for output, ended in results]
-        outputs = [flip(output, lengths) if way else output for way, (output, _) in enumerate(results)]
-        states = torch.where(inside_BS1, torch.cat(outputs, -1) if ways > 1 else outputs[0], 0.0)
-    return states, tuple(torch.stack(each, 1) for each in zip(*last, strict=True))
+        states, ended = run(states, lengths, layers.all_weights[layer * ways : (layer + 1) * ways])
+        last.append(ended)
+    return states, tuple(torch.cat(each, 1) for each in zip(*last, strict=True))
 
 
 def _directions(
-    layers: nn.RNNBase, inputs: list[Tensor], inside_BS1: Tensor, weights: Sequence[Sequence[Tensor]]
-) -> list[tuple[Tensor, Hidden]]:
-    """Run each direction of one layer over its input, from a state of zeros; see _run_layer().
-
-    In training on CUDA, the directions of a GRU run at the same time. Then their final states are empty.
-    """
-    joint = isinstance(layers, nn.GRU) and torch.is_grad_enabled() and by_kernel(inputs[0])
-    if not joint:
-        zero = inputs[0].new_zeros(len(inputs[0]), layers.hidden_size)
-        first = (zero, zero) if isinstance(layers, nn.LSTM) else (zero,)
-        pairs = zip(inputs, weights, strict=True)
-        return [_run_layer(layers, x, first, own, inside_BS1) for x, own in pairs]
-    gates = [linear(x, own[0], own[2]) for x, own in zip(inputs, weights, strict=True)]
-    weight, bias = (torch.stack([own[at] for own in weights]) for at in (1, 3))
-    return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
+    layers: nn.RNNBase, x: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]
+) -> tuple[Tensor, Hidden]:
+    """Run each direction of one layer; return the states of all steps, and the last ones, (B, W, M)."""
+    inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+    final_B1M = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, layers.hidden_size)
+    zero = x.new_zeros(len(x), layers.hidden_size)
+    first = (zero, zero) if isinstance(layers, nn.LSTM) else (zero,)
+    outputs, last = list[Tensor](), list[Hidden]()
+    for way, own in enumerate(weights):
+        output, ended = _run_layer(layers, flip(x, lengths) if way else x, first, own, inside_BS1)
+        last.append((output.gather(1, final_B1M).squeeze(1), *ended[1:]))
+        outputs.append(flip(output, lengths) if way else output)
+    states = torch.where(inside_BS1, torch.cat(outputs, -1) if len(weights) > 1 else outputs[0], 0.0)
+    return states, tuple(torch.stack(each, 1) for each in zip(*last, strict=True))
 
 
 def _run_layer(

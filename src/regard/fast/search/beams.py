@@ -31,6 +31,8 @@ class BeamSlots(SearchSlots):
     divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
     """
 
+    fetched = (*SearchSlots.fetched, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores")
+
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
         super().__init__(decoder, how.rules, prefix, device)
         self.how = how
@@ -85,9 +87,7 @@ class BeamSlots(SearchSlots):
 
     def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
         # With NumPy, because PyTorch takes longer for small arrays.
-        *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
-            slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
-        )
+        *tree, count_b, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN = self.fetch(slots, longest)
         none_b1 = ranking_bN[:, :1] == -np.inf
         if none_b1.any():
             unfinished_bN, own_bN = self._unfinished(sums_bK, count_b)
@@ -148,12 +148,13 @@ def follow(tree: Sequence[Array], steps: Array, beams: Array, room: int = 0) -> 
     """
     tokens, links, token_scores = tree
     length, beam, (sentences, longest, size) = int(steps.max(initial=0)), beams, links.shape
-    first_b1 = np.arange(sentences)[:, None] * longest
+    first_Lb1 = (np.arange(sentences)[:, None] * longest + np.arange(length)[:, None, None]) * size
     path, readers = (np.zeros((length, *steps.shape), np.int64) for _ in range(2))
+    least = int(steps.min(initial=length))
     for at in range(length - 1, -1, -1):
-        path[at] = place = (first_b1 + at) * size + beam
-        readers[at] = reader = links.take(place)
-        beam = np.where(at < steps, reader, beam)
+        place = np.add(first_Lb1[at], beam, out=path[at])
+        reader = links.take(place, out=readers[at], mode="clip")  # the default mode copies `out`
+        beam = reader if at < least else np.where(at < steps, reader, beam)
     inside = np.arange(length)[:, None, None] < steps
     path = np.where(inside, path, 0)
     results = []

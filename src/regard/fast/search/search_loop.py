@@ -111,9 +111,9 @@ def _search_with_slots(
     whole = isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most
     if captures and whole and not isinstance(how, Sample):
         assert isinstance(batch, Batch)
-        sentences = not_encoded(model, batch, how, prefixes, limit)
-        if sentences.longest < MOST_LENGTH:
-            return captured_search(model, how, sentences, recorded, batch, early_ends=early_ends)
+        later = not_encoded(model, batch, how, prefixes, limit)
+        if later.sizes.longest < MOST_LENGTH:
+            return captured_search(model, how, later, recorded, batch, early_ends=early_ends)
     sentences = sentences_of(model, batch, how, prefixes, limit)
     sizes = sentences.sizes
     if captures and sizes.position + sizes.longest < MOST_LENGTH:
@@ -139,7 +139,7 @@ def recorded_attention(
 def captured_search(
     model: Model,
     how: Beam | Greedy | Sample,
-    sentences: Sentences,
+    sentences: Sentences | NotEncoded,
     recorded: RecordedAttention | None = None,
     batch: Batch | None = None,
     most: int | None = None,
@@ -147,7 +147,7 @@ def captured_search(
 ) -> SearchResult:
     """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again.
 
-    batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
+    batch: the sources, if the sentences are not encoded yet. Then the encoder is captured in a graph too.
     most: the largest number of slots. Default: MOST_SLOTS.
     """
     sizes = sentences.sizes
@@ -156,13 +156,17 @@ def captured_search(
     length = round_up(sizes.position + sizes.longest + 1, LENGTHS)
 
     def allocate() -> SearchSlots:
-        return _allocated(model, how, sizes, count, source, length, recorded is not None)
+        slots = _allocated(model, how, sizes, count, source, length, recorded is not None)
+        slots.share_buffer()
+        return slots
 
     # The buffers do not depend on the random seed and the number of samples.
     kept_how = replace(how, seed=0, count=1) if isinstance(how, Sample) else how
     settings = (kept_how, count, source, length, sizes.prefix, recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
         loaded = batch is not None and kept.encode(model, batch.source, batch.source_lengths)
+        if isinstance(sentences, NotEncoded):
+            sentences = sentences.prepare()  # while the GPU encodes them
         if loaded:
             # These tensors have a row for each slot; `sentences` has fewer if slots are unused.
             active = replace(sentences.active, encoded=kept.encoding.encoded)
@@ -462,21 +466,33 @@ def sentences_of(
     return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length, seeds)
 
 
+class NotEncoded(NamedTuple):
+    """The sentences of a batch before they are encoded: their sizes, and a function that prepares them."""
+
+    sizes: Sizes
+    prepare: Callable[[], Sentences]
+
+
 def not_encoded(
     model: Model,
     batch: Batch,
     how: Beam | Greedy | Sample,
     prefixes: Sequence[Sequence[int]] | None = None,
     limit: LengthLimit = TRANSLATION_LIMIT,
-) -> Sentences:
+) -> NotEncoded:
     """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
-    active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
     source_length = batch.source.shape[1]
-    if active.prefix.shape[1]:
-        longest = int(active.limits.max())
-    else:
-        longest = how.rules.longest(model, source_length, limit)
-    return Sentences(active, State(), last_B1[:, 0], longest, source_length)
+    longest = how.rules.longest(model, source_length, limit)
+
+    def prepare() -> Sentences:
+        active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
+        most = int(active.limits.max()) if active.prefix.shape[1] else longest
+        return Sentences(active, State(), last_B1[:, 0], most, source_length)
+
+    if prefixes is not None and any(prefixes):  # the sizes depend on them
+        sentences = prepare()
+        return NotEncoded(sentences.sizes, lambda: sentences)
+    return NotEncoded(Sizes(len(batch), source_length, longest, 0, 0, batch.index.device), prepare)
 
 
 def _slot_sizes(sizes: Sizes, most: int | None = None) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD
+from regard.data.packed_tensors import buffer_of, pack, parts_of
 from regard.decoding.highest_values import largest
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.sampling import Sample, Seed, random_numbers
@@ -37,6 +38,9 @@ Array = np.ndarray[Any, Any]
 
 MOST_CANDIDATES = 32
 """The largest number of tokens per beam for which the Triton kernels are used."""
+
+MOST_BYTES = 2**22
+"""Up to this size of their buffer, the results of all slots are copied to the host, not only those needed."""
 
 DTYPES: dict[torch.dtype, Any] = {
     torch.float32: np.float32,
@@ -78,7 +82,10 @@ class SearchSlots(ABC):
     forbidden: the ids of the tokens that no output may contain; None before the first step.
     barred: (V,), uint8, 1 for these tokens.
     kernels: whether steps use the kernels of kernels/search/beam.py; None before the first step.
+    fetched: the names of the tensors that results() reads; their dtype is float32 or int64.
     """
+
+    fetched: tuple[str, ...] = ("tokens", "links", "token_scores", "count")
 
     def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):
         slots, beams, length = decoder.slots, decoder.beams, decoder.length
@@ -223,17 +230,30 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def fetch(self, slots: Tensor, longest: int, *names: str) -> list[Array]:
-        """Return rows of `tokens`, `links` and `token_scores`, then of other tensors, as arrays.
+    def share_buffer(self) -> None:
+        """Put the tensors of fetch() in one buffer, so that one copy moves all of them to the host."""
+        parts = pack([getattr(self, name) for name in self.fetched])
+        for name, part in zip(self.fetched, parts, strict=True):
+            setattr(self, name, part)
+
+    def fetch(self, slots: Tensor, longest: int) -> list[Array]:
+        """Return rows of the tensors `fetched` as arrays; `longest` steps of the first three.
 
         slots: (b,), the slots.
-        longest: the number of steps of the first three tensors.
-        names: the names of the other tensors, whose dtype is float32 or int64.
 
         All tensors are copied from the device at once.
         """
-        tree = (each[:, :longest] for each in (self.tokens, self.links, self.token_scores))
-        picked = [each.index_select(0, slots) for each in (*tree, *(getattr(self, name) for name in names))]
+        tensors = [getattr(self, name) for name in self.fetched]
+        buffer = buffer_of(tensors)
+        if buffer is not None and buffer.numel() <= MOST_BYTES:
+            host = torch.empty(buffer.shape, dtype=torch.uint8, pin_memory=buffer.is_cuda).copy_(buffer)
+            first = slots.data_ptr() == self.rows.data_ptr()
+            index: Any = slice(len(slots)) if first else slots.cpu().numpy()
+            tree, rest = (parts_of(host, tensors)[some] for some in (slice(3), slice(3, None)))
+            arrays = [np.ascontiguousarray(each.numpy()[index, :longest]) for each in tree]
+            return [*arrays, *(each.numpy()[index].copy() for each in rest)]
+        tensors[:3] = [each[:, :longest] for each in tensors[:3]]
+        picked = [each.index_select(0, slots) for each in tensors]
         if slots.device.type == "cpu":
             return [each.numpy() for each in picked]
         bits = [each.flatten().view(torch.int32) for each in picked]
@@ -269,7 +289,7 @@ class GreedySlots(SearchSlots):
         return largest(scores_BV)
 
     def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
-        tokens_bL1, _, scores_bL1, count_b = self.fetch(slots, longest, "count")
+        tokens_bL1, _, scores_bL1, count_b = self.fetch(slots, longest)
         length = int(count_b.max(initial=0))
         inside_b1L = np.arange(length) < count_b[:, None, None]
         tokens, scores = (

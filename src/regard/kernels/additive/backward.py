@@ -249,7 +249,6 @@ class Backward:
     scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
     others: whether to compute the gradients of key, value and vector besides the gradient of the query.
     learned: whether to compute the gradient of the bias.
-    dquery: receives the gradient of the query, with a last stride of 1; None for a new tensor.
     """
 
     def __init__(
@@ -260,9 +259,8 @@ class Backward:
         scores: Tensor,
         others: bool,
         learned: bool = False,
-        dquery: Tensor | None = None,
     ):
-        self.dquery = forward.query.new_empty(forward.query.shape) if dquery is None else dquery
+        self.dquery = forward.query.new_empty(forward.query.shape)
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
         bias = forward.extra.bias

@@ -2,7 +2,8 @@
 """One step of a recurrent cell: each kernel computes all elementwise operations between two matrix products.
 
 The gated cell of layers/gated_cell.py has a matrix product between its gates and its candidate state. So it
-needs two kernels in the forward pass and two in the backward pass:
+needs two kernels in each pass. Here are those of the forward pass, and that of the backward pass for s~;
+attended_gates.py contains the other one, and the forward pass of the gates in training.
 
     z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
 
@@ -14,7 +15,7 @@ Here s or h is the previous state, and s~ or n is the candidate state. z is the 
 reset gate. x is the projected input, also called the input part. u is the projected state, also called the
 recurrent part. e is the input and c the context of the gated cell. The callers compute the matrix products.
 Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Widths and strides
-are in units of UNIT elements, see _units(). Strides that depend on the batch size or on the number of steps
+are in units of UNIT elements, see units(). Strides that depend on the batch size or on the number of steps
 are not specialised, so that other batches do not compile other kernels. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -27,7 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
+__all__ = ["gated", "gru", "gru_backward", "mixed", "mixed_backward", "units"]
 
 BLOCK, WARPS = 512, 4
 """Number of columns per program, and its number of warps."""
@@ -139,35 +140,6 @@ def mixed_backward_kernel(
     tl.store(dgates + d_at, d * (new - s) * take * (1.0 - take), mask=there)
     tl.store(dgates + d_at + 2 * width, d * take * (1.0 - new * new), mask=there)
     tl.store(before + row * before_row + columns, d * (1.0 - take), mask=there)
-
-
-@triton.jit(do_not_specialize=["part_step"])
-def gated_backward_kernel(
-    parts, gates, state, dgates, before, width, part_step,
-    parts_row, gates_row, state_row, dgates_row, before_row, UNIT: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed the part for z.
-
-    r is the reset gate, z is the update gate, and s is the previous state.
-
-    parts: reads PARTS tensors, whose sum is the gradient of r * s.
-    gates: reads r, in the second third.
-    state: reads s.
-    dgates: writes the gradient of the argument of sigma in r, in the second third.
-    before: contains the gradient of s so far. The kernel adds the part that comes from r * s.
-    """
-    width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
-    gates_row, state_row = gates_row * UNIT, state_row * UNIT
-    dgates_row, before_row = dgates_row * UNIT, before_row * UNIT
-    row, columns, there = _place(width, BLOCK)
-    d, s = tl.zeros([BLOCK], tl.float32), _get(state, row * state_row + columns, there)
-    for part in tl.static_range(PARTS):
-        d += _get(parts, part * part_step + row * parts_row + columns, there)
-    keep = _get(gates, row * gates_row + width + columns, there)
-    tl.store(dgates + row * dgates_row + width + columns, d * s * keep * (1.0 - keep), mask=there)
-    before_at = row * before_row + columns
-    tl.store(before + before_at, _get(before, before_at, there) + d * keep, mask=there)
 
 
 @triton.jit(do_not_specialize=["gates_way", "state_way", "after_way", "rows"])
@@ -291,15 +263,6 @@ def mixed_backward(
     return before
 
 
-def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
-    """Backward pass of gated(): add the gradient of s that flows through r * s to `dstate`.
-
-    parts: P tensors, whose sum is the gradient of r * s.
-    dgates: receives the gradient of r before its sigmoid in the second third.
-    """
-    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
-
-
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
     """Compute one step of W GRUs with B sequences each, in place; see gru_ways() for the equations.
 
@@ -312,7 +275,7 @@ def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor)
     gates, state and after can have any stride along W; the other tensors are contiguous.
     """
     ways, rows, width = state.shape
-    *sizes, unit = _units((width, gates.stride(0), state.stride(0), after.stride(0)))
+    *sizes, unit = units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
         gates, more, bias, state, after, *sizes, rows, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -332,7 +295,7 @@ def gru_backward(
     """
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
-    *sizes, unit = _units((width, gates.stride(0), state.stride(0)))
+    *sizes, unit = units((width, gates.stride(0), state.stride(0)))
     gru_backward_kernel[_grid(ways * rows, width)](
         *tensors, *sizes, rows, ways, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -346,7 +309,7 @@ def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     """
     width = state.shape[1]
     sizes = (width, *(each.stride(0) for each in tensors))
-    kernel[_grid(len(state), width)](*tensors, *_units(sizes), BLOCK=BLOCK, num_warps=WARPS)
+    kernel[_grid(len(state), width)](*tensors, *units(sizes), BLOCK=BLOCK, num_warps=WARPS)
 
 
 def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...]) -> None:
@@ -354,7 +317,7 @@ def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tens
     width = state.shape[1]
     sizes = (width, *parts.stride()[:2], *(each.stride(0) for each in tensors))
     kernel[_grid(len(state), width)](
-        parts, *tensors, *_units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
+        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
     )
 
 
@@ -362,14 +325,14 @@ def _grid(rows: int, width: int) -> tuple[int, int]:
     return rows, triton.cdiv(width, BLOCK)
 
 
-def _units(sizes: tuple[int, ...]) -> list[int]:
+def units(sizes: tuple[int, ...]) -> list[int]:
     """Return the sizes divided by 8, 4 or 1, and then this number: the largest that divides all of them.
 
     The kernel multiplies the sizes by the last number, a compile-time argument. The compiler then knows that
     rows begin at a multiple of 16 bytes, for example. It does not know it for a size such as 1,000, because
     it tests only whether an argument is a multiple of 16.
 
-    >>> _units((1000, 24)), _units((1000, 620)), _units((1000, 7))
+    >>> units((1000, 24)), units((1000, 620)), units((1000, 7))
     ([125, 3, 8], [250, 155, 4], [1000, 7, 1])
     """
     unit = next(each for each in (8, 4, 1) if not any(size % each for size in sizes))

@@ -31,7 +31,7 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 1024, 4096
 """Number of tokens of the vocabulary that a program loads; powers of two. The smallest block has one warp, so
 that its threads need no barrier. With many blocks, the next kernel has more candidates to read."""
 
-MOST_LANES = 512
+FEW_CANDIDATES = 512
 """The smallest block is used if a row has at most this many candidates."""
 
 WARPS = 1
@@ -118,7 +118,7 @@ def find_candidates(
     """
     rows, size = logits.shape
     logits, block = logits.contiguous(), SMALLEST_BLOCK
-    while block < LARGEST_BLOCK and triton.cdiv(size, block) * count > MOST_LANES:
+    while block < LARGEST_BLOCK and triton.cdiv(size, block) * count > FEW_CANDIDATES:
         block *= 2
     blocks = triton.cdiv(size, block)
     values = logits.new_empty(rows, blocks, count, dtype=torch.float32)

@@ -29,7 +29,7 @@ __all__ = [
     "reorder_history",
 ]
 
-COLUMNS, CHANNELS_PER_WARP = 16, 64
+HISTORY_COLUMNS, CHANNELS_PER_WARP = 16, 64
 """Self-attention: number of keys in a tile, and number of channels of a head for each warp of a program.
 
 These numbers were the fastest on an H200, with 64 and 256 slots of 5 beams."""
@@ -216,7 +216,8 @@ def attend_history(joined: Tensor, cache: Tensor, history: Tensor, position: Ten
     padded = triton.next_power_of_2(width)
     history_attention_kernel[(slots * beams, heads)](
         joined, cache, history, position, output, heads, width, length, width**-0.5,
-        BEAMS=beams, WIDTH=padded, COLUMNS=COLUMNS, num_warps=max(1, padded // CHANNELS_PER_WARP),
+        BEAMS=beams, WIDTH=padded, COLUMNS=HISTORY_COLUMNS,
+        num_warps=max(1, padded // CHANNELS_PER_WARP),
     )  # fmt: skip
     return output
 
@@ -250,8 +251,8 @@ def attend_source(
     return output
 
 
-WARPS = 1
-"""Number of warps of a program."""
+NORM_WARPS = 1
+"""Number of warps of a program that computes a layer normalisation."""
 
 
 @triton.jit
@@ -338,7 +339,7 @@ def embed_and_normalize(
         table if norm is None else norm.weight, table if norm is None else norm.bias,
         tokens.shape[1], width, factor, 0.0 if norm is None else norm.eps,
         PLACES=places is not None, NORM=norm is not None, WIDTH=triton.next_power_of_2(width),
-        num_warps=WARPS,
+        num_warps=NORM_WARPS,
     )  # fmt: skip
     return x, normed
 
@@ -353,7 +354,7 @@ def add_and_normalize(x: Tensor, change: Tensor, norm: nn.LayerNorm, keep: bool)
     total = torch.empty_like(x) if keep else normed
     add_norm_kernel[(rows,)](
         x, change, total, normed, norm.weight, norm.bias, width, norm.eps,
-        SUM=keep, WIDTH=triton.next_power_of_2(width), num_warps=WARPS,
+        SUM=keep, WIDTH=triton.next_power_of_2(width), num_warps=NORM_WARPS,
     )  # fmt: skip
     return total, normed
 

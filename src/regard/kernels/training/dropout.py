@@ -25,10 +25,10 @@ __all__ = ["KINDS", "ActivationDropout"]
 KINDS = ("relu", "gelu")
 """The activation functions that the kernels support. "gelu" is the exact one, with erf."""
 
-ROWS, COLUMNS = 4, 512
+ROWS, COLUMNS = 2, 1024
 """Size of the tile of a program."""
 
-PROGRAMS = 8
+PROGRAMS = 4
 """Number of programs of the backward pass for each multiprocessor. Each processes many rows, and sums the
 gradient of the bias over them."""
 

@@ -31,7 +31,7 @@ WIDEST = 4096
 ROWS_AT_LEAST = 4
 """Minimum number of rows of a program of the backward pass."""
 
-WARPS = 12
+WARPS = 16
 """Number of warps of the backward pass for each multiprocessor. Each program processes many rows, and sums
 the gradients of weight and biases over them."""
 
@@ -94,7 +94,7 @@ def residual_norm_backward_kernel(
     dweight = tl.zeros((ROWS, WIDTH), tl.float32)
     dbias = tl.zeros((ROWS, WIDTH), tl.float32)
     dadded = tl.zeros((ROWS, WIDTH), tl.float32)
-    for first in range(program * ROWS, rows, programs * ROWS):
+    for first in tl.range(program * ROWS, rows, programs * ROWS, num_stages=3):  # loads rows in advance
         row = first + tl.arange(0, ROWS)
         there = row < rows
         inside = there[:, None] & (column < width)[None, :]
@@ -177,7 +177,7 @@ class ResidualNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor | None, dnormed: Tensor | None) -> tuple[Tensor | None, ...]:
         total, seed, weight, mean, scale = ctx.saved_tensors
-        width, rows, tile = total.shape[-1], len(mean), _tile(total.shape[-1])
+        width, rows, tile = total.shape[-1], len(mean), _tile(total.shape[-1], 256)
         dnormed = torch.zeros_like(total) if dnormed is None else dnormed.contiguous()
         dtype, of_bias, of_added = ctx.dtypes
         dtotal = None if dtotal is None or dtype is None else dtotal.contiguous()
@@ -199,13 +199,14 @@ class ResidualNorm(torch.autograd.Function):
         return dx, None if dtype is None else dchange, *gradients, None, None, None
 
 
-def _tile(width: int) -> dict[str, int]:
-    """Return the launch parameters for rows of this width: 16 elements for each thread.
+def _tile(width: int, columns_of_warp: int = 512) -> dict[str, int]:
+    """Return the launch parameters for rows of this width.
 
-    One warp for each row needs no synchronisation for its sums.
+    With 512 columns of a warp, 16 for each thread, one warp computes most rows, so that its sums need no
+    synchronisation. The backward pass reads more tensors, and has fewer columns.
     """
     columns = triton.next_power_of_2(width)
-    return {"ROWS": 1, "WIDTH": columns, "num_warps": max(columns // 512, 1)}
+    return {"ROWS": 1, "WIDTH": columns, "num_warps": max(columns // columns_of_warp, 1)}
 
 
 def _factor(dropout: float) -> float:

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from regard.dimensions import autocast_on
+from regard.kernels.training.row_copy import copy_rows
 
 __all__ = ["BLOCK", "VocabularyLoss"]
 
@@ -207,8 +207,16 @@ class VocabularyLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         wanted = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
-        gradients = (each.to(dtype).mul(dtotal) if needed else None for each, dtype, needed in wanted)
+        gradients = (_scaled(each, dtotal, dtype) if needed else None for each, dtype, needed in wanted)
         return *gradients, None, None, None, None
+
+
+def _scaled(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return factor * gradient as a contiguous tensor. Rows of the gradient may be parts of longer rows."""
+    rows = gradient if gradient.dim() == 2 else gradient[None]
+    result = rows.new_empty(rows.shape, dtype=dtype)
+    copy_rows(rows if rows.stride(-1) == 1 else rows.contiguous(), result, factor)
+    return result.view(gradient.shape)
 
 
 def _in_dtype(
@@ -224,7 +232,9 @@ def _in_dtype(
     if not more:
         b = None if bias is None else bias.to(dtype)
         return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
-    x, w = (functional.pad(each.to(dtype), (0, more)) for each in (features, weight))
+    x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
+    copy_rows(features if features.stride(1) == 1 else features.contiguous(), x)
+    copy_rows(weight if weight.stride(1) == 1 else weight.contiguous(), w)
     if bias is not None:
         x[:, width], w[:, width] = 1.0, bias
     return x, w, None

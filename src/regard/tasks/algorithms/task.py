@@ -155,7 +155,11 @@ class AlgorithmsTask(BatchedTask):
         capture = capture_chosen(self.settings.training, "", device, self._processes.world)
         self._lengths: tuple[int, ...] = ()
         if capture.chosen or self.settings.training.compile or device == "cuda":
-            self._lengths = _buckets(self.corpus)
+            task = self.corpus.task
+            low = task.steps({name: least for name, (least, _) in task.ranges.items()})
+            high = task.steps(task.longest)
+            lengths = {high - (high - low) * part // BUCKETS for part in range(BUCKETS)}
+            self._lengths = tuple(sorted(lengths))
         self.speed = Speed(max(len(self._lengths), Speed.shapes), ahead=True, capture=capture)
 
     @classmethod
@@ -370,14 +374,6 @@ class AlgorithmsTask(BatchedTask):
 def _fits(model: nn.Module, task: TapeTask, sizes: Mapping[str, int]) -> bool:
     """Return whether the tape has enough slots for sequences of these sizes; True if there is no tape."""
     return not isinstance(model, NeuralTuringMachine) or model.slots >= task.slots(sizes)
-
-
-def _buckets(corpus: SequenceSource) -> tuple[int, ...]:
-    """Return the sorted lengths, in steps, to which sequences are padded on a GPU: at most BUCKETS."""
-    task = corpus.task
-    smallest = {name: low for name, (low, _) in task.ranges.items()}
-    low, high = task.steps(smallest), task.steps(task.longest)
-    return tuple(sorted({high - (high - low) * part // BUCKETS for part in range(BUCKETS)}))
 
 
 class SizeScores(NamedTuple):

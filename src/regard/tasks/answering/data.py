@@ -94,6 +94,8 @@ def hold_out_stories(stories: Stories, count: int | None = None) -> tuple[Storie
 
     Returns the pair (training set, validation set).
     """
+    texts = ("\n".join((*each.sentences, each.question)) for each in stories)
+    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
     groups: dict[str, dict[int, list[int]]] = {}
     for row, each in enumerate(stories):
         groups.setdefault(each.task, {}).setdefault(each.group, []).append(row)
@@ -104,7 +106,7 @@ def hold_out_stories(stories: Stories, count: int | None = None) -> tuple[Storie
             problem = f"data.held_out is {count:,}, but the task {task} has {total:,} questions"
             raise DataError(message(stories.name, problem, expected="a smaller number, or data.valid_file"))
         wanted = max(total // PART, 1) if count is None else count
-        order = sorted(own.values(), key=lambda rows: _digest(stories[rows[0]], rows[0]))
+        order = sorted(own.values(), key=lambda rows: (digests[rows[0]], rows[0]))
         for rows in order[:-1]:
             if wanted <= 0:
                 break
@@ -116,11 +118,6 @@ def hold_out_stories(stories: Stories, count: int | None = None) -> tuple[Storie
         raise DataError(message(stories.name, problem, hint=hint))
     kept = [row for row in range(len(stories)) if row not in held]
     return stories.select(kept), stories.select(sorted(held))
-
-
-def _digest(question: StoryQuestion, row: int) -> tuple[bytes, int]:
-    text = "\n".join((*question.sentences, question.question))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), row
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,15 +219,14 @@ def questions_of_files(files: Sequence[str], encoding: str | None = None) -> Ite
         path, count = checked_path(file), 0
         babi = format_of_stories(path) == "babi"
         read = FORMATS["babi"](path, task_of_file(path), 0, encoding)
-        for question in read if babi else _json_questions(path, encoding):
+        lines = enumerate(() if babi else read_lines(path, encoding), 1)
+        asked = (
+            question_of_json(line, f"{shown(path)}, line {number}", task_of_file(path), answered=False)
+            for number, line in lines
+            if line.strip()
+        )
+        for question in read if babi else asked:
             count += 1
             yield question
         if not count:
             raise no_questions(path)
-
-
-def _json_questions(path: Path, encoding: str | None) -> Iterator[StoryQuestion]:
-    for number, line in enumerate(read_lines(path, encoding), 1):
-        if line.strip():
-            place = f"{shown(path)}, line {number}"
-            yield question_of_json(line, place, task_of_file(path), answered=False)

@@ -133,8 +133,11 @@ class AnsweringTask(BatchedTask):
         cls, settings: AnsweringSettings, fingerprints: Mapping[str, str] | None = None
     ) -> StorySplit:
         split = read_story_split(settings.data)
-        if settings.model.name == "supervised":
-            check_facts(split)
+        for each in split.train if settings.model.name == "supervised" else ():
+            if not each.facts:
+                problem = "the question has no supporting facts, which a supervised memory network needs"
+                hint = "add their numbers, or train --model end-to-end, which does not need them"
+                raise DataError(message(each.place, problem, hint=hint))
         return split
 
     @classmethod
@@ -330,22 +333,15 @@ class AnsweringTask(BatchedTask):
         encoded, total, correct = self.corpus.on(str(device), "valid"), 0.0, list[bool]()
         for rows in unless_stopped(stopping, torch.arange(len(encoded)).split(EVALUATED)):
             batch = encoded.batch(rows)
-            total += float(self._known_loss(batch))
+            # The network has no output, and so no loss, for answers that are not in the vocabulary.
+            known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
+            total += float(self.story_loss(batch.select(known)).total) if len(known) else 0.0
             correct += (self.model(batch).argmax(-1) == batch.answers).tolist()
         questions = self.corpus.split.valid.questions
         report = story_report([each.task for each in questions], correct)
         answered = max(int((encoded.answers != NO_LABEL).sum()), 1)
         scores = {"loss": total / answered, "error": report.error, "accuracy": report.accuracy}
         return Evaluation(scores, self._shown(report))
-
-    def _known_loss(self, batch: StoryBatch) -> Tensor:
-        """Return the sum of the losses of the questions whose answers are in the vocabulary.
-
-        The network has no output for other answers, so these questions have no loss. If no answer is in the
-        vocabulary, the sum is 0.
-        """
-        known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
-        return self.story_loss(batch.select(known)).total if len(known) else torch.zeros(())
 
     def _shown(self, report: StoryReport) -> list[RenderableType]:
         """Return what is printed after an evaluation.
@@ -362,18 +358,6 @@ class AnsweringTask(BatchedTask):
 
 def _end_to_end(settings: Mapping[str, Any]) -> bool:
     return settings.get("model", {}).get("name", "end-to-end") == "end-to-end"
-
-
-def check_facts(split: StorySplit) -> None:
-    """Raise DataError if a training question has no supporting facts.
-
-    A supervised memory network is trained to attend to these facts, so it needs them.
-    """
-    for each in split.train:
-        if not each.facts:
-            problem = "the question has no supporting facts, which a supervised memory network needs"
-            hint = "add their numbers, or train --model end-to-end, which does not need them"
-            raise DataError(message(each.place, problem, hint=hint))
 
 
 def view_stored_answer(seen: Seen) -> RunView | None:

@@ -297,7 +297,14 @@ class ImageCaptioner:
         look: the attention layers (sites) whose weights are recorded, or None to record nothing. Default:
             `look` of this ImageCaptioner.
         """
-        how = self._search(beam_size, n_best, search)
+        if search is not None and (beam_size is not None or n_best != 1):
+            problem = "search is set together with beam_size or n_best"
+            expected = "either search, or beam_size and n_best"
+            raise ArgumentError(message("caption()", problem, expected=expected))
+        how = search or self.search
+        if beam_size is not None or n_best != 1:
+            size = max(5, n_best) if beam_size is None else beam_size
+            how = Greedy() if size == 1 and n_best == 1 else Beam(size=size, best=n_best)
         sites = self.look if look is DEFAULT else look
         single = not isinstance(images, list | tuple)
         given: Sequence[Any] = [images] if single else images  # type: ignore[assignment]
@@ -390,18 +397,6 @@ class ImageCaptioner:
 
         seen = [each.image_attention() for each in captions]
         return erase_regions(log_probabilities, seen, k=k, samples=samples)
-
-    def _search(self, beam_size: int | None, n_best: int, how: Search | None) -> Search:
-        if how is not None:
-            if beam_size is not None or n_best != 1:
-                problem = "search is set together with beam_size or n_best"
-                expected = "either search, or beam_size and n_best"
-                raise ArgumentError(message("caption()", problem, expected=expected))
-            return how
-        if beam_size is None and n_best == 1:
-            return self.search
-        size = max(5, n_best) if beam_size is None else beam_size
-        return Greedy() if size == 1 and n_best == 1 else Beam(size=size, best=n_best)
 
     def _result(self, name: str, pixels: Any, hypothesis: Hypothesis) -> Caption:
         """Return a hypothesis of the search as a Caption.

@@ -586,7 +586,11 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
     validation images of the run.
     """
     (files, kind), split = evaluated_files(options, data.format), options["split"]
-    if options["test_file"] and _endings_decide(files, data.train_file or ()):
+    # The format of --test-file is that of the training files if a name has no known ending, or if all names
+    # end like those of the training files. JSON lines in a file named .json, for example, cannot be detected.
+    both = files, data.train_file or ()
+    endings, trained = ({detected_ending(Path(each)) for each in some} for some in both)
+    if options["test_file"] and endings <= {*SUFFIXES, ".json"} and endings != trained:
         kind = None
     folder = [options["images"]] if options["images"] else None
     if folder and not files:
@@ -602,20 +606,3 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
     named = None if split is None else [split]
     images = read_images(settings, chosen, folder or data.images, named)
     return images if split is None else replace(images, name=f"{images.name}, split {printable(split)}")
-
-
-def _endings_decide(files: Sequence[str], train_files: Sequence[str]) -> bool:
-    """Return whether the format of caption files is detected from their names, as in `regard train`.
-
-    Otherwise, they have the format of the training files: if a name has no known ending, or if all files end
-    like the training files. JSON lines in a file named .json, for example, cannot be detected.
-
-    files: the files of --test-file.
-    train_files: the caption files of the training set.
-
-    >>> _endings_decide(["a.jsonl"], ["b.tsv"]), _endings_decide(["a.json"], ["b.json"])
-    (True, False)
-    """
-    endings = {detected_ending(Path(each)) for each in files}
-    trained = {detected_ending(Path(each)) for each in train_files}
-    return endings <= {*SUFFIXES, ".json"} and endings != trained

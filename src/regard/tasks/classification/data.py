@@ -89,7 +89,16 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
     label of the validation set does not occur in the training set.
     """
     whole = _read(data, data.train_file)
-    _check_labels(whole, data)
+    try:
+        whole.label_set()
+    except DataError as error:  # the labels are probably in another column
+        path = Path(data.train_file[0])
+        likely = likely_columns(path, data.encoding) if format_of(path, data.format) == "tsv" else ""
+        if not likely or data.second is not None:
+            raise
+        problem, expected = error.message.problem, error.message.expected
+        hint = f"name the columns of label and text: --columns {shell_word(likely)}"
+        raise DataError(message(whole.name, problem, expected=expected, hint=hint)) from None
     if data.valid_file:
         train, valid = whole, _read(data, data.valid_file)
     else:
@@ -99,20 +108,6 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
         check_unknown_header(valid, labels, data.format, data.encoding)
     valid.label_indices(labels)
     return LabelledSplit(train, valid, is_held_out=not data.valid_file, labels=labels)
-
-
-def _check_labels(texts: LabelledTexts, data: ClassificationData) -> None:
-    """Raise DataError if the labels were probably read from a wrong column; name the likely columns."""
-    try:
-        texts.label_set()
-    except DataError as error:
-        path = Path(data.train_file[0])
-        likely = likely_columns(path, data.encoding) if format_of(path, data.format) == "tsv" else ""
-        if not likely or data.second is not None:
-            raise
-        problem, expected = error.message.problem, error.message.expected
-        hint = f"name the columns of label and text: --columns {shell_word(likely)}"
-        raise DataError(message(texts.name, problem, expected=expected, hint=hint)) from None
 
 
 def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
@@ -305,7 +300,9 @@ def hold_out_texts(texts: LabelledTexts, count: int | None = None) -> tuple[Labe
     left = _quotas(totals, wanted)
     groups: dict[bytes, list[int]] = {}
     for row, text in enumerate(texts):
-        groups.setdefault(_digest(text.first, text.second), []).append(row)
+        sides = [(each or "").encode("utf-8", "surrogatepass") for each in (text.first, text.second)]
+        digest = hashlib.sha256(b"".join(b"%d " % len(each) + each for each in sides)).digest()
+        groups.setdefault(digest, []).append(row)
     held: list[int] = []
     for _, rows in sorted(groups.items()):
         needed = Counter(texts.labels[row] for row in rows)
@@ -331,11 +328,3 @@ def _quotas(totals: Counter[str], wanted: int) -> Counter[str]:
     for label in rest[: wanted - quotas.total()]:
         quotas[label] += 1
     return Counter({label: min(max(quotas[label], 1), totals[label] - 1) for label in totals})
-
-
-def _digest(*texts: str | None) -> bytes:
-    digest = hashlib.sha256()
-    for text in texts:
-        encoded = (text or "").encode("utf-8", "surrogatepass")
-        digest.update(b"%d " % len(encoded) + encoded)
-    return digest.digest()

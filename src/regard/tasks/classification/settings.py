@@ -155,8 +155,7 @@ def has_suffix(file: str, way: str) -> bool:
     """Return whether the name of a file implies the format "tsv" or "jsonl"."""
     from regard.data.labelled_text import FORMATS
 
-    suffixes = [suffix.lower() for suffix in Path(file).suffixes if suffix.lower() != ".gz"]
-    return bool(suffixes) and suffixes[-1] in FORMATS[way].suffixes
+    return Path(file.lower().removesuffix(".gz")).suffix in FORMATS[way].suffixes
 
 
 def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,6 +166,7 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
     """
+
     data = train_files(options)
     for way, columns in FILE_OPTIONS.items():
         if options.get(columns) is None:

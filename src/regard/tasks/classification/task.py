@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
@@ -20,10 +20,9 @@ from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable, shown
-from regard.evaluation.classification import DRAWN, SIDES, Classification
-from regard.evaluation.classification_report import classification_report
+from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.classifier_erasure import erase_words
-from regard.evaluation.text_classifier import Line, TextClassifier
+from regard.evaluation.text_classifier import DRAWN, SIDES, Classification, Line, TextClassifier
 from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.models.classifier import Classifier
 from regard.named_models.classifiers import build_classifier
@@ -462,7 +461,7 @@ class ClassificationTask(BatchedTask):
             Group(Text(f"true class {list_item(text.label)}, predicted {result.summary()}"), *result.body())
             for text, result in zip(texts, classifier.classify(lines), strict=True)
         ]
-        return Evaluation(scores, [report, *samples])
+        return Evaluation(scores, [_Tables(report), *samples])
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
@@ -509,3 +508,13 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options.get("encoding"))
     check_unknown_header(texts, labels, kind, options.get("encoding"))
     return texts
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of a report, without accuracy and macro F1, which the log prints already."""
+
+    report: ClassificationReport
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.report.tables(options.max_width)

@@ -80,44 +80,42 @@ def never() -> bool:
     return False
 
 
-@dataclass(frozen=True)
 class Generation:
-    """The checked options of LanguageRun.generate() and stream().
+    """The checked options of LanguageRun.generate() and stream(), which describe them.
 
-    search: Greedy(...), Beam(...) or Sample(...).
-    limit: the maximum number of new tokens, EOS included, if search.rules.maximum is not set.
-    stop: the stop strings. Generation ends at the first stop string; the result does not include it.
-    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
-    stopping: a function that returns True when generation must end, for example after Ctrl-C.
-    on_text: a function that is called with each new piece of text. It can only be used with a single prompt.
-    tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
-    skip_invalid: what to do with a prompt that the model cannot read. If True, its continuation is empty,
-        with the stop reason "prompt". If False, an error is raised.
+    call: the public function that was called, for error messages.
     """
 
-    search: Search
-    limit: LengthLimit = GENERATION_LIMIT
-    stop: tuple[str, ...] = ()
-    look: str | None = None
-    stopping: Callable[[], bool] = never
-    on_text: Callable[[str], None] | None = None
-    tokens_per_batch: int = 4096
-    skip_invalid: bool = False
-
-    @property
-    def new_tokens(self) -> int:
-        """The maximum number of tokens to generate, EOS included: search.rules.maximum, or else `limit`."""
-        return self.search.rules.maximum or max(self.limit.constant, self.search.rules.minimum)
-
-    @property
-    def hypotheses(self) -> int:
-        """Number of hypotheses that the search keeps for each prompt."""
-        match self.search:
-            case Beam(size=size):
-                return size
-            case Sample(count=count):
-                return count
-        return 1
+    def __init__(
+        self,
+        call: str,
+        search: Search | None = None,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        look: str | None = None,
+        on_text: Callable[[str], None] | None = None,
+        stopping: Callable[[], bool] | None = None,
+        tokens_per_batch: int = 4096,
+        skip_invalid: bool = False,
+    ):
+        self.search = how = Greedy() if search is None else search
+        if not isinstance(how, Search):
+            expected = "Greedy(...), Beam(...) or Sample(...)"
+            raise ArgumentError(message(call, f"search is {search!r}", expected=expected))
+        check_integers(call, tokens_per_batch=(tokens_per_batch, 1))
+        self.limit = GENERATION_LIMIT
+        if max_new_tokens is not None:
+            check_integers(call, max_new_tokens=(max_new_tokens, 1, MOST_TOKENS))
+            if how.rules.maximum is not None:
+                problem = "max_new_tokens is set, and the rules of the search have a maximum"
+                raise ArgumentError(message(call, problem, expected="one of them"))
+            self.limit = LengthLimit(constant=max_new_tokens)
+        self.stop, self.look, self.on_text = check_stop(stop, call), look, on_text
+        # Do not write `stopping or ...`: before the first signal, an Interruption is false in a condition.
+        self.stopping = never if stopping is None else stopping
+        self.tokens_per_batch, self.skip_invalid = tokens_per_batch, skip_invalid
+        self.new_tokens = how.rules.maximum or max(self.limit.constant, how.rules.minimum)
+        self.hypotheses = how.size if isinstance(how, Beam) else how.count if isinstance(how, Sample) else 1
 
 
 class LanguageRun(LoadedRun):
@@ -180,9 +178,8 @@ class LanguageRun(LoadedRun):
         tokens_per_batch: the maximum number of tokens of a batch: prompts and new tokens of all hypotheses.
         """
         texts = checked_texts("generate()", "prompt", prompts)
-        options = self._generation(
-            "generate()", search, max_new_tokens, stop, look, on_text, stopping, tokens_per_batch
-        )
+        call = "generate()"
+        options = Generation(call, search, max_new_tokens, stop, look, on_text, stopping, tokens_per_batch)
         results = self._continued(texts, 0, options)
         return results[0] if isinstance(prompts, str) else results
 
@@ -203,39 +200,11 @@ class LanguageRun(LoadedRun):
         For the other arguments, see generate().
         """
         check_integers("stream()", at_once=(at_once, 1))
-        chosen = replace(self._generation("stream()", **options), skip_invalid=skip_invalid)
+        chosen = Generation("stream()", **options, skip_invalid=skip_invalid)
         remaining, first = iter(prompts), 0
         while not chosen.stopping() and (chunk := list(itertools.islice(remaining, at_once))):
             yield from self._continued(checked_texts("stream()", "prompt", chunk), first, chosen)
             first += len(chunk)
-
-    @staticmethod
-    def _generation(
-        call: str,
-        search: Search | None = None,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        look: str | None = None,
-        on_text: Callable[[str], None] | None = None,
-        stopping: Callable[[], bool] | None = None,
-        tokens_per_batch: int = 4096,
-    ) -> Generation:
-        """Check the arguments of generate() or stream(), and return them as a Generation."""
-        how = Greedy() if search is None else search
-        if not isinstance(how, Search):
-            expected = "Greedy(...), Beam(...) or Sample(...)"
-            raise ArgumentError(message(call, f"search is {search!r}", expected=expected))
-        check_integers(call, tokens_per_batch=(tokens_per_batch, 1))
-        limit = GENERATION_LIMIT
-        if max_new_tokens is not None:
-            check_integers(call, max_new_tokens=(max_new_tokens, 1, MOST_TOKENS))
-            if how.rules.maximum is not None:
-                problem = "max_new_tokens is set, and the rules of the search have a maximum"
-                raise ArgumentError(message(call, problem, expected="one of them"))
-            limit = LengthLimit(constant=max_new_tokens)
-        # Do not write `stopping or ...`: before the first signal, an Interruption is false in a condition.
-        requested = never if stopping is None else stopping
-        return Generation(how, limit, check_stop(stop, call), look, requested, on_text, tokens_per_batch)
 
     @overload
     def score(self, lines: str, *, look: str | None = None) -> ScoredText: ...  # type: ignore[overload-overlap]

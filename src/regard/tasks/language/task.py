@@ -104,9 +104,7 @@ class RecurrentState(CarriedState):
     def of(self, batch: TextBatch) -> State:
         """Return the state from which a batch continues."""
         if batch not in self._before:
-            assert self._last is not None, (
-                "a batch continues the batch before it, but that batch was not read"
-            )
+            assert self._last is not None, "a batch continues a batch that was not read"
             self._before[batch] = self._last
         return self._before[batch]
 
@@ -258,7 +256,22 @@ class LanguageTask(BatchedTask):
         layout = model.settings.data.layout
         text = EncodedText.from_lines(lines, model.tokenizer, layout=layout, name=lines.name)
         window, stride = options["window"], options["stride"]
-        settings = _with_windows(model, window, stride)
+        settings, longest = model.settings, model.model.longest_target
+        if stride is not None and settings.carried:
+            problem = "this recurrent model carries its state through the text, so windows do not overlap"
+            raise ArgumentError(message(f"--stride {stride}", problem, hint="leave --stride out"))
+        if window is not None and longest is not None and window > longest:
+            problem = f"the model has {longest:,} positions"
+            raise ArgumentError(message(f"--window {window}", problem, expected=f"at most {longest:,}"))
+        usual = settings.data.window if layout == "continuous" else settings.data.max_length + 1
+        read = window or settings.evaluation.window or usual or 1
+        if stride is not None and stride > read:
+            problem = f"the window has {read:,} tokens"
+            raise ArgumentError(message(f"--stride {stride}", problem, expected=f"at most {read:,}"))
+        stored = settings.evaluation.stride
+        kept = {"window": window, "stride": stride or (None if stored is None else min(stored, read))}
+        changed = {"evaluation": {name: value for name, value in kept.items() if value is not None}}
+        settings = build(LanguageSettings, merged(settings.model_dump(), changed), "the settings")
         batches, read = evaluation_batches(text, settings), 0
         windows: SlidingWindows | None = None
         if isinstance(batches, SlidingWindows) and not (
@@ -654,23 +667,3 @@ def _rows(loss: TextLoss, how: str, unknown: int) -> Iterator[tuple[str, str, st
     yield "unknown tokens", f"{unknown:,}", f"{unknown / loss.tokens:.1%} of the tokens"
     if counts is not None:
         yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
-
-
-def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings of a run with another evaluation window and stride. None keeps the old value."""
-    settings, longest = run.settings, run.model.longest_target
-    if stride is not None and settings.carried:
-        problem = "this recurrent model carries its state through the text, so windows do not overlap"
-        raise ArgumentError(message(f"--stride {stride}", problem, hint="leave --stride out"))
-    if window is not None and longest is not None and window > longest:
-        problem = f"the model has {longest:,} positions"
-        raise ArgumentError(message(f"--window {window}", problem, expected=f"at most {longest:,}"))
-    usual = settings.data.window if settings.data.layout == "continuous" else settings.data.max_length + 1
-    read = window or settings.evaluation.window or usual or 1
-    if stride is not None and stride > read:
-        problem = f"the window has {read:,} tokens"
-        raise ArgumentError(message(f"--stride {stride}", problem, expected=f"at most {read:,}"))
-    stored = settings.evaluation.stride
-    kept = {"window": window, "stride": stride or (None if stored is None else min(stored, read))}
-    changed = {"evaluation": {name: value for name, value in kept.items() if value is not None}}
-    return build(LanguageSettings, merged(settings.model_dump(), changed), "the settings")

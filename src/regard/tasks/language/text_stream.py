@@ -150,16 +150,20 @@ class TextStream:
         added = _added(old, new)
         if added:
             self.first, self.read = self.read, len(whole)
-        return self._unless_stopped(added, last)
-
-    def _unless_stopped(self, added: str, last: bool) -> str:
         if self.stopped:
             return ""
-        whole = self.kept + added
-        text = before_stop(whole, self.stop)
-        self.stopped = len(text) < len(whole)
+        pending = self.kept + added
+        text = before_stop(pending, self.stop)
+        self.stopped = len(text) < len(pending)
         sizes = range(len(text), 0, -1) if not last and not self.stopped else ()
-        kept = next((size for size in sizes if _begins_stop(text[-size:], self.stop)), 0)
+        kept = next(
+            (
+                size
+                for size in sizes
+                if any(size < len(each) and each.startswith(text[-size:]) for each in self.stop)
+            ),
+            0,
+        )
         self.kept = text[len(text) - kept :]
         return text[: len(text) - kept]
 
@@ -176,7 +180,3 @@ def _added(old: str, new: str) -> str:
         return after[len(before) :]
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
     return new[sum(1 for _ in same) :]
-
-
-def _begins_stop(text: str, stop: Sequence[str]) -> bool:
-    return any(len(text) < len(each) and each.startswith(text) for each in stop)

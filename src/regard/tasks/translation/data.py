@@ -119,18 +119,16 @@ class Corpus:
     def notes(self) -> tuple[str, ...]:
         """Messages for the log: how many pairs are dropped or truncated, and which side has morphemes."""
         kinds = [getattr(each, "inner", each).kind for each in (self.source, self.target)]
-        morphemes = "morpheme" in kinds and "unigram" in kinds
-        names = [f"tokenizers: {kinds[0]} for the source, {kinds[1]} for the target"] if morphemes else []
-        skipped, cut = self.train.skipped, self.valid.truncated
+        cut = "a side has too many tokens"
         valid = ((pair.source, pair.target) for pair in self.split.valid)
-        swapped = swapped_note(valid, self.source, self.target)
-        dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
-        return (
-            *names,
-            *([swapped] if swapped else []),
-            *dropped,
-            *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
-        )
+        notes = {
+            f"tokenizers: {kinds[0]} for the source, {kinds[1]} for the target": {*kinds}
+            == {"morpheme", "unigram"},
+            swapped_note(valid, self.source, self.target): True,
+            f"{self.train.skipped:,} training pairs are dropped: {cut}": self.train.skipped,
+            f"{self.valid.truncated:,} validation pairs are truncated: {cut}": self.valid.truncated,
+        }
+        return tuple(note for note, shown in notes.items() if note and shown)
 
 
 def swapped_note(pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer) -> str:

@@ -16,7 +16,7 @@ from regard.tasks.translation.expected_quality import describe_quality
 from regard.training.command_options import CHOSEN, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
-__all__ = ["Data", "Evaluating", "FOR_OUTPUTS", "TranslationModel", "TranslationSettings"]
+__all__ = ["Data", "Evaluating", "TranslationModel", "TranslationSettings"]
 
 WAYS = {
     "source and target": ("source", "target"),
@@ -214,25 +214,10 @@ class Evaluating(Section):
     lowercase: bool = False
 
 
-PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
-"""The settings in [data] whose values are paths of data files."""
-
 TOKENS = ("lowercase", "tokenizer", "joint", "source_vocab_size", "target_vocab_size")
 """The data settings that define the vocabularies of the tokenizers. The weights of a model fit only one
 vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
 weights of another run."""
-
-FOR_OUTPUTS = (
-    "task",
-    "model",
-    "data.lowercase",
-    "data.built_in",
-    "data.grammar",
-    "training.guided_alignment",
-    "evaluation.tokenize",
-    "evaluation.lowercase",
-)
-"""The sections and settings that affect the outputs and scores of a trained run."""
 
 
 class TranslationSettings(RunSettings):
@@ -244,8 +229,27 @@ class TranslationSettings(RunSettings):
     """
 
     fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
-    for_outputs = FOR_OUTPUTS
-    paths = (*PATHS, "alignments")
+    for_outputs = (
+        "task",
+        "model",
+        "data.lowercase",
+        "data.built_in",
+        "data.grammar",
+        "training.guided_alignment",
+        "evaluation.tokenize",
+        "evaluation.lowercase",
+    )
+    paths = (
+        "source",
+        "target",
+        "tsv",
+        "jsonl",
+        "valid_source",
+        "valid_target",
+        "valid_tsv",
+        "valid_jsonl",
+        "alignments",
+    )
     no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
     next_command = 'regard translate {run} --text "..." --draw'
 

@@ -34,7 +34,7 @@ from regard.runs.run_task import Plan, StoredRun
 from regard.runs.stored_runs import stored_scores
 from regard.sites import record
 from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed, unless_stopped
-from regard.tasks.task_table import task_of
+from regard.tasks.task_table import load
 from regard.tasks.translation.alignment import ATTENTIVE, check_choice, guided_site, read_choice
 from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
 from regard.tasks.translation.settings import Data, TranslationSettings
@@ -335,11 +335,26 @@ class TranslationTask(BatchedTask):
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
+        from regard.evaluation import faithfulness
+
         unit = "word" if drawing.subwords is False else "auto"
         translator = run.load(cls, search=search_of(options), look="*", unit=unit, precision="float32")
         sentence, target = translator.prepare(options["text"]), options["target"]
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen = _measured(translator, translation, drawing)
+        seen, site, head = translation.seen(), drawing.site, drawing.head
+        if (
+            translation.alignment is not None
+            and translation.text.strip()
+            and len(translation.source_units) > 1
+        ):
+            # Measure the cross-attention in the picture. If the picture shows none, measure all of it.
+            cross = [each for each in seen.sites if each.kind == "cross"]
+            drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
+            if drawing.view in SELF_VIEWS or not drawn:
+                seen = seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
+            else:
+                head = head if head is None or head < min(each.heads for each in drawn) else None
+                seen = seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
         if not seen.sites and not seen.long:
             problem = f"the model {translator.settings.model.name} has no attention to view"
             raise ArgumentError(message(shown(run.folder), problem, hint=ATTENTIVE))
@@ -418,15 +433,18 @@ class TranslationTask(BatchedTask):
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         from regard.tasks.translation.alignment import joined_weights
-        from regard.training.losses import cross_entropy, guided_alignment, model_loss
+        from regard.training.losses import cross_entropy, guided_alignment, model_loss, r_drop
 
         pairs, wanted = batch
         training = self.settings.training
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(pairs, self._estimator)
-        if training.r_drop and self.model.training:
-            return self._r_drop_loss(pairs)
+        twice = bool(training.r_drop and self.model.training)
+        pairs = pairs.repeat(2) if twice else pairs
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
+        if twice:  # the two passes differ in dropout and word dropout
+            losses = r_drop(self.model(read), pairs.labels, training.label_smoothing, training.r_drop)
+            return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
         if wanted is None:
             total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
             return Loss(total, {"loss": plain})
@@ -435,15 +453,6 @@ class TranslationTask(BatchedTask):
         guided = guided_alignment(joined_weights(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
-
-    def _r_drop_loss(self, pairs: Batch) -> Loss:
-        """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
-        from regard.training.losses import r_drop
-
-        twice, training = pairs.repeat(2), self.settings.training
-        read = self._dropped(twice) if training.word_dropout else twice
-        losses = r_drop(self.model(read), twice.labels, training.label_smoothing, training.r_drop)
-        return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""
@@ -573,33 +582,7 @@ def load_translator(
     folder: str | Path, *, checkpoint: str | int = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
     """Load the translator of a run. For the arguments, see regard.load()."""
-    from regard.runs.stored_runs import open_stored
-
-    check_options(options)
-    task_of(folder, "translation")  # raises an error if the run has another task
-    return TranslationTask.load(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)
-
-
-def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
-    """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
-
-    Faithfulness says whether the output depends on the attended source words. It is measured for the
-    cross-attention in the picture: the attention layer drawing.site and the head drawing.head. If the picture
-    shows no cross-attention, all cross-attention layers are measured, and the note says so.
-    """
-    from regard.evaluation import faithfulness
-
-    seen, site, head = translation.seen(), drawing.site, drawing.head
-    empty = not translation.text.strip() or len(translation.source_units) < 2
-    if translation.alignment is None or empty:
-        return seen
-    cross = [each for each in seen.sites if each.kind == "cross"]
-    drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
-    if drawing.view in SELF_VIEWS or not drawn:
-        return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
-    exists = head is None or head < min(each.heads for each in drawn)
-    head = head if exists else None
-    return seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
+    return load(folder, checkpoint=checkpoint, device=device, task="translation", **options)
 
 
 def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:

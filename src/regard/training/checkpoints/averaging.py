@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, DataError, message
+from regard.files.untrusted import naming_damage
 from regard.training.checkpoints.checkpoints import Checkpoint
 
 __all__ = ["Averaged", "averaged_from", "mean_weights"]
@@ -45,11 +46,10 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
     about = state.get("averaged")
     if about is None:
         return None
-    steps = about.get("steps") if isinstance(about, dict) else None
-    if not isinstance(steps, list) or not all(type(step) is int and 0 <= step < 10**18 for step in steps):
-        problem = "the entry 'averaged' is damaged: the run and the steps are missing"
-        raise DataError(message(place, problem, hint="restore this file from a copy"))
-    return Averaged(str(about.get("run")), steps)
+    with naming_damage(place, "the entry 'averaged' is damaged", "restore this file from a copy"):
+        if not all(type(step) is int and 0 <= step < 10**18 for step in about["steps"]):
+            raise ValueError
+        return Averaged(str(about.get("run")), list(about["steps"]))
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:

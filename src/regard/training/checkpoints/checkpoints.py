@@ -277,7 +277,7 @@ class Checkpoints:
         return self._newest([], tensors)
 
     def _newest(self, problems: list[str], tensors: Sequence[str] | None) -> Checkpoint | None:
-        """Do the work of latest(), and add one message about all problems to `notes`.
+        """Do the work of latest(). If there are problems, add one message about all of them to `notes`.
 
         problems: problems that the caller has already detected. The message includes them.
         tensors: as for latest().
@@ -301,7 +301,19 @@ class Checkpoints:
         # wrote them.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
-        return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
+        damaged: list[str] = []
+        for each in (*reversed(older), *reversed(newer)):
+            try:
+                each.verify(tensors)
+            except DataError as error:
+                damaged.append(str(error))
+                self._known_damaged.add(each.step)
+                continue
+            skipped = [text for text in damaged if not any(text in problem for problem in problems)]
+            if problems or skipped:
+                self._note("; ".join([*problems, *skipped, f"using {each.path}"]))
+            return each
+        raise self._none_usable("all checkpoints are damaged", damaged)
 
     def pointed_step(self, pointer: str) -> int | None:
         """Return the step that a pointer file names, or None if the file is missing or damaged.
@@ -373,31 +385,6 @@ class Checkpoints:
             raise DataError(message(str(self.folder), problem)) from error
         return {path: paths[path] for path in sorted(paths)}
 
-    def _first_undamaged(
-        self, candidates: list[Checkpoint], problems: list[str], tensors: Sequence[str] | None
-    ) -> Checkpoint:
-        """Return the first undamaged checkpoint of a list. Raise DataError if all are damaged.
-
-        If checkpoints were skipped, or if there are other problems, add one message with all problems to
-        `notes`.
-
-        problems: problems that the caller has already detected.
-        tensors: as for latest().
-        """
-        damaged = []
-        for each in candidates:
-            try:
-                each.verify(tensors)
-            except DataError as error:
-                damaged.append(str(error))
-                self._known_damaged.add(each.step)
-                continue
-            skipped = [text for text in damaged if not any(text in problem for problem in problems)]
-            if problems or skipped:
-                self._note("; ".join([*problems, *skipped, f"using {each.path}"]))
-            return each
-        raise self._none_usable("all checkpoints are damaged", damaged)
-
     def _none_usable(self, problem: str, damaged: list[str] | None = None) -> DataError:
         hint = "restore a checkpoint from a copy, or start a new run in another folder"
         return DataError(message(str(self.folder), "\n  ".join([problem, *(damaged or [])]), hint=hint))
@@ -449,16 +436,13 @@ class Checkpoints:
             self._note(f"{error}; old checkpoints are kept, because one of them may be the best")
             return []
         candidates = [each for each in self.all() if each.step <= newest]
-        undamaged = [each.step for each in candidates if self._seems_undamaged(each)]
+        undamaged = []
+        for each in candidates:
+            with contextlib.suppress(DataError):
+                each.verify_sizes()
+                undamaged += [each.step] if each.step not in self._known_damaged else []
         oldest = undamaged[-self.keep] if len(undamaged) >= self.keep else 0
         return [each for each in candidates if each.step < oldest and each.step != best]
-
-    def _seems_undamaged(self, checkpoint: Checkpoint) -> bool:
-        try:
-            checkpoint.verify_sizes()
-        except DataError:
-            return False
-        return checkpoint.step not in self._known_damaged
 
     def _point(self, pointer: str, step: int) -> None:
         atomic_io.replace(self.folder / pointer, f"{folder_name(step)}\n".encode())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console, RenderableType
 
-from regard.errors import ArgumentError, DataError, message, positive
+from regard.files.untrusted import naming_damage
 from regard.training.logs.json_log import Journal, strict
 from regard.training.logs.live_table import (
     TOKENS,
@@ -145,9 +145,6 @@ class Log:
         record: int = 50,
         clock: Callable[[], float] = time.monotonic,
     ):
-        positive("Log()", record=record)
-        if not every >= 0:
-            raise ArgumentError(message("Log()", f"every is {every!r}", expected="seconds, 0 or more"))
         self.total = total
         self.time_left: Callable[[], float] | None = None
         self.counted, self.has_perplexity = TOKENS, True
@@ -181,7 +178,7 @@ class Log:
             try:
                 self.display.stop()
             finally:
-                self._tell("end", status=self._status)
+                self.tell("end", self._step, status=self._status)
 
     def step(
         self,
@@ -239,8 +236,7 @@ class Log:
             {"kind": "evaluation", "step": step, **row.scores, "best": best, **fields, "time": time.time()}
         )
         metrics = {f"evaluation/{name}": value for name, value in row.scores.items()}
-        self._step = step
-        self._tell("evaluation", metrics=metrics, best=best)
+        self.tell("evaluation", step, metrics=metrics, best=best)
         self._mark = self.clock()  # the speed is measured without evaluations
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
@@ -257,26 +253,15 @@ class Log:
             self._status = kind
         self._mark = self.clock()
 
-    def started(self, settings: Mapping[str, Any], step: int = 0) -> None:
-        """Tell the loggers that the run has started, or was resumed at a step.
+    def tell(self, event: str, step: int, **values: Any) -> None:
+        """Call the loggers for an event that is neither printed nor written, such as a new checkpoint.
 
-        settings: the settings of the run, by section.
+        step: number of training steps so far.
+        values: the values of the event; see regard.training.logs.logger.
         """
         self._step = step
-        self._tell("start", settings=settings, resumed=step > 0)
-
-    def saved(self, step: int, path: Path) -> None:
-        """Tell the loggers that a checkpoint was written.
-
-        path: the folder of the checkpoint.
-        """
-        self._step = step
-        self._tell("checkpoint", path=str(path))
-
-    def _tell(self, event: str, **values: Any) -> None:
-        """Call the loggers."""
         run = "" if self._journal.path is None else str(self._journal.path.parent)
-        self._loggers(event, run=run, step=self._step, **values)
+        self._loggers(event, run=run, step=step, **values)
 
     def position(self) -> int:
         """Flush log.jsonl to the disk, and return its size in bytes. Checkpoints save it for rewind()."""
@@ -313,16 +298,13 @@ class Log:
         state: the result of state().
         place: for error messages: the path of the file with the state.
         """
-        try:
+        with naming_damage(place, "'log.state' is damaged", "restore this file from a copy"):
             recorded = Means(state["since_record"])
             rows = [(int(e["step"]), dict(e["scores"]), bool(e["best"])) for e in state["evaluations"]]
             evaluations = [
                 Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
                 for step, scores, best in rows
             ]
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            problem = f"'log.state' is damaged ({type(error).__name__}: {error})"
-            raise DataError(message(place, problem, hint="restore this file from a copy")) from None
         self._recorded, self.display.evaluations = recorded, evaluations
         self.display.refresh()
 
@@ -343,7 +325,7 @@ class Log:
                 curves["perplexity"] = perplexity(own["loss"])
             if (speed := means.speed()) is not None:
                 curves["tokens_per_second"] = speed
-            self._tell("step", metrics={f"training/{name}": value for name, value in curves.items()})
+            self.tell("step", step, metrics={f"training/{name}": value for name, value in curves.items()})
 
     def _show(self, now: float) -> None:
         """Update the live table, or print a line if there is none, with mean losses and the speed.

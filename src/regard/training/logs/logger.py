@@ -15,6 +15,7 @@ not called again, and training continues.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -24,7 +25,6 @@ from typing import Any
 
 from regard.errors import ArgumentError, message, printable
 from regard.files.requirements import install_command
-from regard.files.untrusted import make_folder
 
 __all__ = ["Board", "Logger", "Loggers", "import_logger"]
 
@@ -113,7 +113,10 @@ class Board:
     def __call__(self, event: str, values: Mapping[str, Any]) -> None:
         if "metrics" in values:
             if self._writer is None:
-                make_folder(self.folder)
+                if self.folder.is_symlink():  # which may lead outside the run folder
+                    problem = "is a symbolic link, not a folder"
+                    raise OSError(errno.EINVAL, problem, str(self.folder))
+                self.folder.mkdir(parents=True, exist_ok=True)
                 # A resumed run repeats the steps after its checkpoint. purge_step hides the earlier points of
                 # these steps.
                 self._writer = self._open(str(self.folder), purge_step=values["step"])
