@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import regard
-from regard.errors import Setting, lettered, message
+from regard.errors import Setting, lettered, message, similar_path
 from tests.facts import mentions
 
 ROW = re.compile(
@@ -298,3 +298,10 @@ def test_shapes_of_a_layer_with_the_batch_second():
     with pytest.raises(regard.ArgumentError) as error:
         layer(torch.ones(5, 2, 8, dtype=torch.float64))
     assert "T=5 B=2 M=8" in error.value.message.rows[0]
+
+
+def test_a_similar_path_may_be_in_a_similar_folder(tmp_path):
+    (tmp_path / "내 결과" / "영화 후기").mkdir(parents=True)
+    hint = similar_path(tmp_path / "내결과" / "영화후기", folder=True)
+    assert str(tmp_path / "내 결과" / "영화 후기") in hint
+    assert similar_path(tmp_path / "other" / "영화후기", folder=True) == ""

@@ -114,6 +114,9 @@ class Setting:
         if self.owner in ("data", "model", "training", "evaluation"):
             return f"{self.owner}.{self.name}={json.dumps(self.value) if self.value != '' else '...'}"
         value = str(self.value)
+        if (self.owner, self.name) == ("read_labelled", "columns"):  # it has one argument for each column
+            named = zip(("label", "text", "second"), value.split(","), strict=False)
+            return ", ".join(f"{name}={each if each.isdecimal() else repr(each)}" for name, each in named)
         if value and isinstance(self.value, str):
             value = ", ".join(f'"{each}"' for each in self.value.split(","))
             value = f"({value})" if "," in value else value
@@ -279,13 +282,15 @@ class UnknownName(RegardError, KeyError):
 
         kind: what the name stands for, such as "backend".
         known: the valid names.
-        guess: the name to suggest. Default: the most similar known name.
+        guess: the name to suggest. Default: the most similar known name, and names that begin with `name`.
         hint: a hint, which becomes the last line of the message.
         answer: a sentence that says what to use. It replaces the suggestion and the list of known names.
         """
         names = sorted(known)
         close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
-        suggestion = f"; did you mean '{close[0]}'?" if close else ""
+        if len(str(name)) > 2 and not guess:
+            close = list(dict.fromkeys([*close, *(each for each in names if each.startswith(str(name)))]))[:3]
+        suggestion = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         last_line = f"\nhint: {hint}" if hint else ""
         rest = f"; {answer}" if answer else f"{suggestion}\nknown: {', '.join(map(list_item, names))}"
         self.name = name
@@ -391,14 +396,24 @@ def similar_path(path: str | os.PathLike[str], *, folder: bool = False) -> str:
     ...     similar_path(pathlib.Path(place, "문장csv")).removeprefix(f"did you mean {place}/")
     '문장.csv?'
     """
-    parent, name = os.path.split(os.path.normpath(path))
+    close = _similar(os.path.normpath(path), folder)
+    return f"did you mean {shown(close)}?" if close else ""
+
+
+def _similar(path: str, folder: bool) -> str:
+    """Return the path of a file, or a folder, with a similar name, maybe in a folder with a similar name."""
+    parent, name = os.path.split(path)
+    if parent and parent != path and not os.path.isdir(parent):
+        parent = _similar(parent, True)
+        if not parent:
+            return ""
     try:
         with os.scandir(parent or os.curdir) as entries:
             names = [each.name for each in entries if (each.is_dir() if folder else each.is_file())]
     except (OSError, ValueError):
         return ""
     close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {shown(os.path.join(parent, close[0]))}?" if close else ""
+    return os.path.join(parent, close[0]) if close else ""
 
 
 def shell_word(path: str | os.PathLike[str]) -> str:

@@ -15,6 +15,7 @@ from regard.tasks.translation import load_translator
 from regard.training.checkpoints import checkpoints
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.facts import mentions
+from tests.tasks import small_language
 
 
 @pytest.fixture
@@ -44,6 +45,20 @@ def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
         "latest",
         "step-000040",
     }
+
+
+def test_mean_is_compared_with_its_run_or_the_command_is_named(command, trained, tmp_path):
+    mean = tmp_path / "mean"
+    assert command("average", trained, "--last", 2, "--output", mean).status == 0
+    few = "--sentences", 2, "--length-bins", 9, "--device", "cpu", "--output", tmp_path / "compared"
+    assert command("compare", trained, mean, *few).status == 0
+    text = small_language.train(small_language.small(small_language.text_files(tmp_path)), tmp_path / "text")
+    mean = tmp_path / "text-mean"
+    assert command("average", text.folder, "--last", 2, "--output", mean).status == 0
+    answer = command("compare", text.folder, mean, *few[-2:])
+    assert answer.status == 2 and f"regard evaluate {mean} FILES" in answer.err
+    assert command("average", text.folder, "--steps", "best", "--output", tmp_path / "one").status == 0
+    assert command("compare", text.folder, tmp_path / "one", *few[-2:]).status == 0
 
 
 def test_average_of_named_steps(command, trained, tmp_path):

@@ -172,6 +172,7 @@ def test_csv_files_are_read_by_the_names_of_their_columns(command, run, paired, 
     named = command("classify", run, tmp_path / "rows.csv", "--json")
     texts = [json.loads(line)["texts"][0]["text"] for line in named.lines]
     assert named.status == 0 and len(texts) == 2 and "really" in texts[0] and "pos" not in texts[0]
+    named_lines = command("classify", run, tmp_path / "rows.csv").lines
     (tmp_path / "alone.csv").write_text('"good film, really"\npoor book\n')
     assert len(command("classify", run, tmp_path / "alone.csv").lines) == 2
     (tmp_path / "two.csv").write_text("good film,it is good\n")
@@ -179,6 +180,49 @@ def test_csv_files_are_read_by_the_names_of_their_columns(command, run, paired, 
     (tmp_path / "other.csv").write_text(rows.replace("text", "review"))
     refused = command("classify", run, tmp_path / "other.csv")
     assert refused.status == 2 and "review" in refused.err and mentions(refused.err, "other.csv", "line 1")
+    for columns in ("review", "2"):
+        chosen = command("classify", run, tmp_path / "other.csv", "--columns", columns)
+        assert chosen.status == 0 and chosen.lines[-2:] == named_lines, chosen.err
+
+
+def test_the_column_of_the_text_is_recommended_as_a_command(command, run, paired, tmp_path):
+    rows = ["review,sentiment", *(f"a film of {i} hours,{'good' if i % 2 else 'bad'}" for i in range(12))]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(rows))
+    refused = command("classify", run, path)
+    assert refused.status == 2 and f"regard classify {run} {path} --columns review" in refused.err
+    assert len(command("classify", run, path, "--columns", "review").lines) == 12
+    (tmp_path / "a.tsv").write_text("good\ta film\nbad\ta book\n")
+    table = command("classify", run, tmp_path / "a.tsv", "--columns", 2)
+    assert table.status == 0 and len(table.lines) == 2
+    for more in (("--columns", "nothing"), ("--columns", "a,b")):
+        assert command("classify", run, path, *more).status == 2
+    assert command("classify", run, "--text", "a", "--columns", 1).status == 2
+    assert command("classify", paired, path, "--columns", "review").status == 2
+    assert command("classify", paired, path, "--columns", "review,sentiment").status == 0
+    path.write_bytes("평,감정\n재미있는 영화였습니다,좋음\n".encode("cp949"))
+    refused = command("classify", run, path)
+    assert refused.status == 2 and f"regard classify {run} {path} --encoding cp949" in refused.err
+
+
+def test_columns_of_a_test_file_are_recommended_and_accepted(command, run, tmp_path):
+    path = tmp_path / "semi.csv"
+    path.write_text("Text;Mood\n" + "".join(f"film {i};{('pos', 'neg')[i % 2]}\n" for i in range(12)))
+    for words in (("--test-file", path), (path,)):
+        refused = command("evaluate", run, *words)
+        assert refused.status == 2 and "--columns Mood,Text" in refused.err
+        assert command("evaluate", run, *words, "--columns", "Mood,Text").status == 0
+    refused = command("evaluate", run, "--test-file", tmp_path / "a.txt", "--columns", "Mood,Text")
+    assert refused.status == 2 and "--tsv" in refused.err
+
+
+def test_empty_labels_are_left_out_by_the_printed_option(command, tmp_path):
+    rows = [f"{('pos', 'neg', '')[at % 3]}\tfilm {at}\n" for at in range(12)]
+    (tmp_path / "a.tsv").write_text("".join(rows))
+    train = "train", "--task", "classification", "--tsv", tmp_path / "a.tsv", "--output", tmp_path / "run"
+    refused = command(*train, "--dry-run")
+    assert refused.status == 2 and "--set 'data.ignore=[\"\"]'" in refused.err
+    assert command(*train, "--dry-run", "--set", 'data.ignore=[""]').status == 0
 
 
 def test_second_is_refused_for_single_texts(command, run):

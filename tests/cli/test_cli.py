@@ -131,6 +131,7 @@ def test_unknown_command_option_and_argument_are_errors(run, arguments):
     [
         (regard.ArgumentError("attention(): the sizes do not fit"), 2, "regard: attention(): the sizes"),
         (regard.UnknownName("score", "dto", regard.SCORES), 2, "did you mean 'dot'?"),
+        (regard.UnknownName("command", "tran", ["train", "translate"]), 2, "'train' or 'translate'?"),
         (OSError("the disk is full"), 1, "regard: OSError: the disk is full\nhint: "),
         (KeyboardInterrupt(), 130, "regard: interrupted"),
     ],

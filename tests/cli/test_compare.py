@@ -74,6 +74,8 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
     result = command("compare", *arguments, "--output", str(output))
     assert result.status == 0 and mentions(result.out, "one", "seed")  # long paths wrap the text
     assert mentions(result.out, "BLEU", "exact") and "runs." not in result.err
+    said = " ".join(result.err.split())
+    assert all(fact in said for fact in ("greedy search", "last checkpoint", "pairs are left out"))
     models = [row["model"] for row in rows(output / "runs.csv")]
     assert models == [str(trained)] * 2 + [str(unseeing)] * 2
     assert any("model.name" in row["setting"] for row in rows(output / "settings.csv"))

@@ -33,6 +33,13 @@ def test_the_error_prints_the_command_with_the_encoding(command, files):
     assert answer.status == 2 and "cp949" in answer.err
 
 
+def test_different_numbers_of_files_name_the_options(command, files):
+    for name in ("check", "split"):
+        more = () if name == "check" else ("--output", files[1].parent / "out")
+        answer = command("data", name, *files, "--source", files[1], *more)
+        assert answer.status == 2 and "--source and --target: 2 source files" in answer.err
+
+
 def test_the_printed_command_replaces_a_wrong_encoding(command, files):
     for given in (("--encoding", "utf-16"), ("--encoding=utf-16",)):
         answer = command("data", "check", *given, *files)
@@ -208,3 +215,12 @@ def test_a_table_is_not_translated_silently(command, trained, tmp_path):
     (tmp_path / "a.txt").write_text("나는 간다 .\tI go .\n" * 4, encoding="utf-8")
     with pytest.warns(RegardWarning, match=facts("a.txt", "2 columns")):
         assert command("translate", trained, tmp_path / "a.txt").status == 0
+
+
+def test_column_names_in_another_encoding_are_not_unknown_columns(command, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(("원문,번역\n" + "비가 옵니다.,It rains.\n" * 9).encode("cp949"))
+    for option in (("--csv", path), ("--tsv", path)):
+        answer = command("data", "check", *option, "--columns", "원문,번역")
+        assert answer.status == 2 and "CP949" in answer.err and "no column" not in answer.err
+        assert f"{path} --columns 원문,번역 --encoding cp949" in answer.err.replace("'", "")

@@ -180,6 +180,7 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             "--second": Lines(
                 "{paired} --text 'a' --second 'it is pos'", "{paired} --text 'a' --second 'it is neg'"
             ),
+            "--columns": Lines(*(f"{{classifier}} {{d}}/labels.tsv --columns {n}" for n in (1, 2))),
             "--encoding": Refused("--encoding none-8", "none-8", "{classifier} {d}/prompts.txt"),
             "--output": "--output out",
             "--json": "--json",

@@ -200,7 +200,7 @@ def test_options_override_a_recipe(command, here: Path):
         (("--columns", "2"), "--columns: '2'\nexpected: two different"),
         (("--init-from", "runs/none"), "no such folder"),
         (("--source", "b.ko"), "b.ko: there is no such file"),
-        (("--source", "a.en"), "2 source files and 1 target files"),
+        (("--source", "a.en"), "--source and --target: there are 2 source files and 1 target"),
         (("--valid-source", "b.ko", "--valid-target", "b.en"), "there is no such file"),
         (("--gold-alignments", "b.links"), "b.links"),
         (("--guided", "0.5"), "training.guided_alignment: "),

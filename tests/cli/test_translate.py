@@ -213,6 +213,14 @@ def test_folder_without_run_and_model_without_attention_are_errors(command, unse
     assert not (tmp_path / "links").exists()
 
 
+def test_the_error_of_a_run_or_a_file_is_the_only_message(command, trained, korean):
+    for words in (("nowhere.ko",), (korean / "test.ko", "nowhere.ko")):
+        answer = command("translate", trained, *words)
+        assert answer.status == 2 and answer.err.startswith("regard: nowhere.ko") and "BLEU" not in answer.err
+    folder = command("translate", trained.parent, "nowhere")
+    assert folder.status == 2 and f"run folders: {trained}" in folder.err
+
+
 def test_closed_pipe_ends_without_a_message(trained, tmp_path):
     (tmp_path / "many.ko").write_text("나는 학교에 간다 .\n" * 30_000, encoding="utf-8")
     arguments = ["translate", str(trained), str(tmp_path / "many.ko"), "--greedy", "--max-length", "3"]

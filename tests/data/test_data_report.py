@@ -149,9 +149,18 @@ def test_duplicate_pairs_are_counted_and_kept():
     assert swapped["duplicate"].count == 0
 
 
+def test_equal_sides_are_counted_and_questioned_if_they_are_nearly_all(tmp_path):
+    report = parallel(tmp_path, b"OK\none\n\ntwo\n", b"OK\neins\n\ntwo\n").inspect()
+    equal = report["equal"]
+    assert (equal.count, equal.done, report.kept) == (2, "kept", 3)
+    assert [each.place.rpartition(", ")[2] for each in equal.examples] == ["line 1", "line 4"]
+    assert "same file" not in str(report) and "are equal" in str(report)
+    assert "same file" in str(parallel(tmp_path, b"a\nb\n", b"a\nb\n").inspect())
+
+
 def test_a_pair_with_several_problems_is_dropped_once(tmp_path):
     choices = Choices(invalid="skip", longest=3, ratio=2, uneven="skip")
-    report = parallel(tmp_path, b"\xffaaaa" + b"a" * 40 + b"\n\nok\n", b"b\nc\nok\n", choices).inspect()
+    report = parallel(tmp_path, b"\xffaaaa" + b"a" * 40 + b"\n\nok\n", b"b\nc\nno\n", choices).inspect()
     assert counts(report) == {"invalid": 1, "empty": 1, "long": 1, "uneven": 1}
     assert {finding.kind: finding.dropped for finding in report.findings if finding.dropped} == {
         "invalid": 1,

@@ -152,6 +152,14 @@ def test_likely_columns_are_named_by_the_header_or_numbered(tmp_path: Path):
     assert likely_columns(write(tmp_path / "b.csv", "".join(rows))) == "2,3"
     assert likely_columns(write(tmp_path / "c.csv", "".join(rows[:2]))) == ""
     assert likely_columns(write(tmp_path / "d.csv", "")) == ""
+    rows = [
+        f"{at},2024-01-0{at % 2 + 1},a longer text {at},{('good', 'bad', '')[at % 3]}\n" for at in range(40)
+    ]
+    path = write(tmp_path / "e.csv", "".join(["id,date,review,mood\n", *rows]))
+    assert likely_columns(path) == "mood,review"
+    parts = ["line 4", "empty", "12 other labels", "ignore"]
+    assert_raises(DataError, lambda: read_labelled(path, label="mood", text="review"), *parts)
+    assert len(read_labelled(path, label="mood", text="review", ignore=[""])) == 27
 
 
 def test_label_that_training_never_had(tmp_path: Path):

@@ -389,7 +389,8 @@ def test_bad_data_names_the_file(files: Path, tmp_path: Path, change: str, facts
         assert f"data.{change}=skip" in caught.value.message.spelled(setting_option)
         skipping = ImageData(train_file=[str(captions)], image_size=16, **{change: "skip"})
         left = read_caption_split(skipping)
-        assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 2
+        assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 3
+        assert "few images" in left.notes[-1] and "Flickr8k" in left.notes[-1]
 
 
 def test_images_without_a_caption_are_counted(files: Path, tmp_path: Path):

@@ -86,6 +86,25 @@ def test_classes_with_one_training_text_are_noted(tmp_path: Path):
     assert mentions(note, "7 classes", "'rare0'", "a.tsv", "line 21", "2 more")
 
 
+@pytest.mark.parametrize(
+    ("labels", "facts"),
+    [
+        (["Neg", "neg"], ["'Neg' and 'neg'"]),
+        (["very good", "verygood", "Very good"], ["'Very good' and 'very good' and 'verygood'"]),
+        (["2024-01-02", "2024-01-03"], ["dates", "--columns"]),
+        (list("abcdefgh"), ["8 classes", "--columns"]),
+        (["good", "bad"], []),
+    ],
+)
+def test_odd_labels_are_noted(tmp_path: Path, labels: list[str], facts: list[str]):
+    rows = [(labels[at % len(labels)], f"text {at}") for at in range(20)]
+    names = [written(tmp_path / "a.tsv", rows)]
+    settings = build(ClassificationSettings, {"data": {"train_file": names}}, "test")
+    *notes, few = map(str, read_labelled_split(settings.data).notes)
+    assert "few texts: 1" in few
+    assert all(fact in notes[-1] for fact in facts) if facts else "class  texts" in notes[-1]
+
+
 BAD_FILES: dict[str, str] = {
     "empty.tsv": "",
     "single.tsv": "pos\tone\npos\ttwo\n",

@@ -276,6 +276,7 @@ def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):
         settings = LanguageSettings(data=TextData(**files, tokenizer="closed-word"))
         notes = LanguageTask.encode_data(read_texts(settings.data), settings, tmp_path).notes
         assert ("unknown" in " ".join(notes)) == bool(note) and note in " ".join(notes)
+        assert "little text: 36 training tokens" in notes[-1]
 
 
 def test_text_with_unk_gets_a_closed_vocabulary(tmp_path: Path):

@@ -42,8 +42,15 @@ def test_files_of_one_encoding_are_accepted(tmp_path: Path, text: str):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_text_files([*files, "-", tmp_path / "missing", tmp_path])
-        check_text_files([*files, written(tmp_path / "c", GERMAN)], "cp949")  # named by the user
+        check_text_files([*files, written(tmp_path / "c", "Hello.\n")], "cp949")
     assert caught == []
+
+
+def test_a_file_that_is_not_in_the_named_encoding_is_a_warning(tmp_path: Path):
+    odd = written(tmp_path / "a.en", "It’s “late”.\n" + "Hello.\n" * 99)
+    with pytest.warns(RegardWarning, match=r"a\.en.*UTF-8.*cp949") as caught:
+        check_sides([str(written(tmp_path / "a.ko", KOREAN * 9, "cp949"))], [str(odd)], None, "cp949")
+    assert "a.ko" not in str(caught[0].message) and len(caught) == 1
 
 
 def test_a_table_is_reported(tmp_path: Path):

@@ -296,7 +296,14 @@ def labels(folder: Path, distinct: int) -> dict[str, Any]:
     return {"tsv": [str(path)]}
 
 
+def test_pairs_with_few_distinct_sources_are_an_error(tmp_path: Path):
+    given = labels(tmp_path, 2)
+    with pytest.raises(DataError, match=r"2 different sources(.|\n)*--task classification"):
+        read_split(Data(**given, columns=[2, 1]))
+    assert len(read_split(Data(**labels(tmp_path, 60), columns=[2, 1])).valid) <= 15
+
+
 def test_pairs_with_few_distinct_targets_can_be_held_out(tmp_path: Path):
     split = read_split(Data(**labels(tmp_path, 5)))
     assert (len(split.train), len(split.valid)) == (285, 15)
-    assert mentions(split.notes[-1], "5 distinct")
+    assert mentions(str(split.notes[-1]), "5 distinct", "--task")

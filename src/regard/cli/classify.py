@@ -9,14 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from regard.cli.open_runs import open_task
+from regard.cli.open_runs import open_task, task_in_regard
 from regard.cli.options import OF_RUN, RUN, batch_tokens, but, command
 from regard.cli.predict import at_once, result_files, write_results
-from regard.data.labelled_text import fields_of_json, text_of_json
+from regard.data.labelled_text import fields_of_json, likely_columns, text_of_json
 from regard.data.line_io import Lines, given_lines, place_name, say
 from regard.data.read_text import checked_path
-from regard.data.table_formats import Row, column_rows
-from regard.errors import ArgumentError, DataError, message, printable
+from regard.data.table_formats import Row, check_header_encoding, column_rows
+from regard.errors import ArgumentError, DataError, Hint, Setting, message, printable
 from regard.evaluation.text_classifier import Classification
 from regard.training.command_options import CommandOption, several
 
@@ -24,6 +24,11 @@ __all__ = ["classify"]
 
 AT_ONCE = 4096
 """Number of input lines that are classified together. They are sorted by length for less padding."""
+
+TABLES = (".csv", ".tsv")
+"""Endings of the names of files that may have columns."""
+
+NAME_COLUMNS = "name the column of the text, or the two columns of pairs: --columns NAME or --columns A,B"
 
 ONE_TEXT = "one text per line, because this run classifies single texts"
 """Part of error messages: what a file must contain if the run classifies single texts, not pairs."""
@@ -44,6 +49,13 @@ ONE_TEXT = "one text per line, because this run classifies single texts"
         "Second text of a pair: give one --second for each --text, in the same order.",
         "TEXT",
         list[str],
+    ),
+    CommandOption(
+        "--columns",
+        "The column with the text in a CSV or TSV file, or the two columns of pairs: names from the header "
+        "line, or numbers (the first column is 1).",
+        "A,B",
+        shown_default="the columns of the run, if the file is CSV and has them",
     ),
     "encoding",
     "output",
@@ -66,7 +78,8 @@ def classify(
     Invalid bytes are replaced. Standard error reports invalid bytes, truncated texts, unknown words and blank
     lines. If the run was trained on pairs of texts, each line has two texts with a tab between them.
 
-    In a CSV file with a header line, the texts are in the columns whose names the run was trained with.
+    In a CSV file with a header line, the texts are in the columns whose names the run was trained with;
+    --columns names other columns.
     If the name of a file ends in .jsonl or .ndjson, each line is a JSON object. The texts are in the fields
     that the run was trained with (data.text and data.second); the defaults are text and second.
 
@@ -81,6 +94,7 @@ def classify(
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
     written = result_files(options, "line")
+    task_in_regard(run, "classification")  # raises DataError if it is not a run folder
     lines = given_lines(files, text, encoding=options["encoding"], tables=True)
     classifier = open_task("classification", run, options, tokens_per_batch=options["batch_tokens"])
     if options["draw"] and classifier.model.pool_site is None:
@@ -88,7 +102,8 @@ def classify(
         hint = "choose a run of a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--draw", problem, hint=hint))
     pairs, fields = classifier.model.pairs, classifier.json_fields
-    inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields)
+    columns = _columns(options["columns"], files or (), pairs)
+    inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields, columns)
     at_once = options["at_once"] or (1 if lines.keyboard else AT_ONCE)
     look = "pool" if options["draw"] or options["json"] else None
     results = classifier.stream(inputs, at_once, look=look)
@@ -101,6 +116,23 @@ def classify(
     if tabs := len(inputs.tabs):
         more = f", and {tabs - 1:,} more line{'s' * (tabs > 2)}" if tabs > 1 else ""
         say(f"{inputs.tabs[0]}{more}: the line has a tab, which is read as a space; expected {ONE_TEXT}")
+
+
+def _columns(given: str | None, files: Sequence[str], pairs: bool) -> tuple[str, ...]:
+    """Return the columns that --columns names; raise ArgumentError if the number or the files do not fit.
+
+    files: the names of the input files.
+    pairs: whether the run classifies pairs.
+    """
+    if given is None:
+        return ()
+    columns = tuple(name.strip() for name in (given.split(",") if pairs else [given]))
+    if len(columns) != 1 + pairs or not all(columns):
+        expected = "the two columns of the texts, as in A,B" if pairs else "the column of the text"
+        raise ArgumentError(message("--columns", repr(given), expected=expected))
+    if not any(_has_suffix(file, TABLES) for file in files):
+        raise ArgumentError(message("--columns", "no file is a .csv or .tsv file", hint="leave it out"))
+    return columns
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
@@ -129,6 +161,7 @@ class Inputs:
     seconds: the second text of each line, from --second; None if both texts of a pair are in the line.
     pairs: whether the run classifies pairs.
     fields: the names of the fields or columns with the texts, in files of JSON lines and CSV files.
+    columns: the columns with the texts in CSV and TSV files, if the user names them: names or numbers.
     tabs: if the run classifies single texts, the places of the lines so far that contain a tab.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
@@ -139,12 +172,13 @@ class Inputs:
     seconds: list[str] | None
     pairs: bool
     fields: tuple[str, ...] = ("text",)
+    columns: tuple[str, ...] = ()
     tabs: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         seconds = iter(self.seconds or ())
         for place in self.lines.places:
-            if isinstance(place, str) and _has_suffix(place, (".csv",)):
+            if isinstance(place, str) and _has_suffix(place, TABLES if self.columns else TABLES[:1]):
                 yield from self._rows(place)
                 continue
             for text in self.lines.of(place):
@@ -164,22 +198,28 @@ class Inputs:
         return (texts[0], texts[1]) if self.pairs else texts[0]
 
     def _rows(self, file: str) -> Iterator[str | tuple[str, str]]:
-        """Yield the texts of a CSV file, in the columns that its header line names.
+        """Yield the texts of a CSV or TSV file, in the columns that its header line names.
 
         A file without this header line has only the texts. Raise DataError if it has more columns.
         """
         rows = column_rows(checked_path(file), self.lines.encoding)
         header = next(rows, Row(1, [""]))
         names = [cell.strip() for cell in header.value]
-        if {*self.fields} <= {*names}:
-            places = [names.index(field) for field in self.fields]
-        elif len(names) == len(self.fields):
+        columns = self.columns or self.fields
+        if {*columns} <= {*names}:
+            places = [names.index(column) for column in columns]
+        elif self.columns and all(map(str.isdecimal, columns)):
+            rows, places = chain([header], rows), [max(int(column), 1) - 1 for column in columns]
+        elif not self.columns and len(names) == len(columns):
             rows, places = chain([header], rows), list(range(len(names)))
         else:
+            check_header_encoding(checked_path(file), names)
             problem = f"the columns are {printable(', '.join(names))[:200]}"
-            hint = "name the columns in line 1, or write the texts to a file of their own, one in each line"
+            likely = "" if self.pairs else likely_columns(checked_path(file), self.lines.encoding)
+            meant = likely.partition(",")[2]
+            hint: Hint = ("use ", Setting("read_labelled", "columns", meant)) if meant else NAME_COLUMNS
             where = f"{place_name(file)}, line 1"
-            raise DataError(message(where, problem, expected=" and ".join(self.fields), hint=hint))
+            raise DataError(message(where, problem, expected=" and ".join(columns), hint=hint))
         for row in rows:
             if max(places) >= len(row.value):
                 problem = f"{len(row.value)} columns, expected at least {max(places) + 1}"
@@ -190,7 +230,7 @@ class Inputs:
         """Count a line with a tab. Raise DataError if it is line 1 of a .tsv file: it has several columns."""
         if "\t" in text.strip():
             if is_table and self.lines.where.endswith(", line 1"):
-                hint = "write the column with the texts to a file of its own"
+                hint = "name the column of the text: --columns NUMBER, or a name from the header line"
                 problem = "the line has several columns"
                 raise DataError(message(self.lines.where, problem, expected=ONE_TEXT, hint=hint))
             self.tabs.append(self.lines.where)

@@ -15,7 +15,7 @@ from regard.data.line_io import check_standard_input
 from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
-from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header
+from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header, sides_of_run
 
 __all__ = ["checked_files", "chosen_pairs", "pair_stream", "read_choices"]
 
@@ -31,6 +31,10 @@ def checked_files(options: Mapping[str, Any], command: str) -> list[str]:
     source, target, tsv, jsonl = (options[name] or [] for name in ("source", "target", "tsv", "jsonl"))
     files, kinds = [*source, *target, *tsv, *jsonl], sum(map(bool, (source or target, tsv, jsonl)))
     if kinds == 1 and bool(source) == bool(target):
+        if len(source) != len(target):
+            problem = f"{len(source)} source files and {len(target)} target files"
+            expected = "one target file for each source file, in the same order"
+            raise ArgumentError(message("--source and --target", problem, expected=expected))
         return files
     problem = "more than one kind of files is named, or the source or the target is missing"
     problem = problem if files else "no files of pairs are named"
@@ -66,17 +70,13 @@ def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStre
     encoding, columns = options["encoding"], options["columns"]
     if source and target:
         check_standard_input(*source, *target)
-        if len(source) != len(target):
-            problem = f"{len(source)} source files and {len(target)} target files"
-            expected = "one target file for each source file, in the same order"
-            raise ArgumentError(message("--source and --target", problem, expected=expected))
         check_sides(source, target, None, encoding)
         return LinePairs(source, target, encoding)
+    data = config_of(run).get("data", {})
     if columns == DEFAULT_COLUMNS and tsv:
-        trained = config_of(run).get("data", {}).get("columns")
-        columns = columns_of_header(tsv, trained, encoding) or columns
+        columns = columns_of_header(tsv, data.get("columns"), encoding) or columns
     places, names = two_columns(columns), two_names("--fields", options["fields"])
-    check_first_lines(tsv or (), places, encoding)
+    check_first_lines(tsv or (), places, encoding, sides_of_run(data))
     check_sides(None, None, tsv, encoding)
     return RowPairs.read(tsv, options["jsonl"], places, names, encoding)
 

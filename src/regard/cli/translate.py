@@ -19,7 +19,7 @@ from regard.cli.decoding_options import (
     n_best,
     search_of,
 )
-from regard.cli.open_runs import open_run
+from regard.cli.open_runs import open_run, task_in_regard
 from regard.cli.options import MACHINE, RUN, but, command
 from regard.cli.predict import at_once, ranked_lines, result_files, write_results
 from regard.data.line_io import given_lines, say, writing
@@ -129,6 +129,7 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
     search, alignments = search_of(options), options["alignments"]
     if options["probabilities"] and alignments is None:
         raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
+    task_in_regard(run, "translation")  # raises DataError if it is not a run folder
     lines = given_lines(files, text, encoding=options["encoding"])
     if files:
         from regard.tasks.file_checks import check_text_files, report_tables

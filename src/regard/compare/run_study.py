@@ -25,11 +25,12 @@ from regard.compare.study import (
     summary,
 )
 from regard.compare.study_context import StudyContext
-from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
 from regard.runs.seed_folders import seed_folder, seeds_of
 from regard.tasks.task_table import TASKS, find_task
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.logs.live_table import metric_title
 from regard.training.settings import differences as settings_differences
 
@@ -94,15 +95,23 @@ def _by_length(context: StudyContext, runs: Sequence[Run]) -> tuple[StudyResult,
         means = {of: sum(row[of] for row in own) / len(own) for of in ("bleu", "exact")}
         rows.append(place | means)
     where = f"{context.sentences.name}, greedy search, {_seeds(rows)}"
-    score = metric_title(metric)
+    score, changes = metric_title(metric), _changes(runs)
+    total, used = len(context.sentences.pairs), sum(map(len, context.bins.values()))
+    left_out = f"; {total - used:,} pairs are left out (--sentences)" if used < total else ""
+    notes = (
+        f"the scores are means over the classes of source length: {used:,} {where}, last checkpoint of each "
+        f"run{left_out}",
+        *_data_note(changes, "and all are measured on the same sentences, which some may have trained on"),
+    )
     caption = f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}."
     result = StudyResult("runs", "Comparison of trained runs")
     result.table("runs", f"BLEU and exact match by source length in {unit}: {where}.", classes)
     _add_summary(result, rows, ("bleu", "exact"), where)
-    result.table("settings", "Settings that differ.", _changes(runs))
+    result.table("settings", "Settings that differ.", changes)
     axes = (f"source length ({unit})", score)
     result.lines("runs", caption, classes, ("model", "length", metric), axes)
     result.verdicts += _verdicts(rows, metric, f"mean {score}")
+    result.notes += notes
     about = (
         f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
         f"of each run, on {context.device}"
@@ -119,6 +128,10 @@ def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]
         if best is None or metric not in best:
             problem = f"this run has no evaluation with the score {metric!r}"
             hint = "train it until its first evaluation, or set the same training.best for all runs"
+            if facts.averaged is not None:
+                problem = "a mean of checkpoints has no scores, because it was not evaluated"
+                both = [f"regard evaluate {shell_word(each.folder)} FILES" for each in (runs[0], run)]
+                hint = f"evaluate the runs on the same files: {'; '.join(both)}"
             raise DataError(message(shown(facts.folder), problem, hint=hint))
         place = {"model": run.label, "seed": run.seed, "step": best["step"]}
         rows.append({**place, "parameters": facts.parameters, **best})
@@ -132,11 +145,16 @@ def _by_stored_scores(runs: Sequence[Run], name: str) -> tuple[StudyResult, str]
     result.table("settings", "Settings that differ from those of the first run.", changes)
     result.bars("runs", f"{metric}: {where}.", rows, metric, metric)
     result.verdicts += _verdicts(rows, metric, metric, task.metrics.get(metric) == "lower")
-    if any(str(row["setting"]).startswith("data.") for row in changes):
-        note = "The runs have different settings [data], so their validation data may differ too."
-        result.notes.append(note)
+    then = "so their validation data may differ too"
+    result.notes += (f"the scores are of the {where}", *_data_note(changes, then))
     about = f"Runs of the task {name}, compared by the scores that they have stored,"
     return result, about
+
+
+def _data_note(changes: Sequence[Row], then: str) -> tuple[str, ...]:
+    """Return a note if runs have different settings [data]: "The runs have different ..., {then}."."""
+    differ = any(str(row["setting"]).startswith("data.") for row in changes)
+    return (f"The runs have different settings [data], {then}.",) * differ
 
 
 def _add_summary(result: StudyResult, rows: Sequence[Row], scores: Sequence[str], where: str) -> None:
@@ -149,7 +167,7 @@ def _seeds(rows: Sequence[Row]) -> str:
 
 
 def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) -> Iterator[Verdict]:
-    """Judge, for each other model, the claim that it is better than the first one.
+    """Judge, for each model but the first, the claim that the better one of it and the first one is better.
 
     Runs with the same seed are paired. If the models have no seed in common, they are paired in order.
     """
@@ -161,7 +179,10 @@ def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) 
         if not values:
             both = [[row[metric] for row in rows if row["model"] == model] for model in sides]
             values = [a - b for a, b in zip(*both, strict=False)]
-        text = f"{other} is better than {first}, by {what} ({better} is better)."
+        one, two = other, first
+        if sum(values) < 0:
+            sides, values, one, two = sides[::-1], [-value for value in values], first, other
+        text = f"{one} is better than {two}, by {what} ({better} is better)."
         claim = Claim(f"{other} against {first}", text)
         yield judge(claim, values, f"{what} of {sides[0]} minus {what} of {sides[1]}")
 
@@ -187,6 +208,7 @@ def _runs_of(places: Sequence[Path]) -> list[Run]:
     for place in places:
         config, seeds = config_of(place), seeds_of(place)
         kept = {name: value for name, value in config.items() if name not in ("seed", "seeds")}
+        kept["averaged"] = [each.state.get("averaged") for each in Checkpoints(place).all()[-1:]]
         key = json.dumps(kept, sort_keys=True, default=str)
         model = models.setdefault(key, Variant(shown(place)))
         for seed in [config.get("seed", 0)] if seeds is None else seeds:

@@ -38,6 +38,9 @@ __all__ = ["Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal
 EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
 
+EQUAL = 0.9
+"""If source and target are equal in at least this fraction of the pairs, the report asks if it is right."""
+
 REFUSED = "refused"
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
@@ -549,7 +552,7 @@ class _Tally:
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
         self.keys: list[tuple[int, NDArray[numpy.int64], NDArray[numpy.bool_]]] = []
-        self.lost = 0
+        self.lost, self.equal, self.equal_at = 0, 0, list[int]()
         self.encoding: str | None = None
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
         self.line_features: tuple[list[Features], list[Features]] = ([], [])
@@ -565,6 +568,9 @@ class _Tally:
         assert source.keys is not None and target.keys is not None
         lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
         self.lost += int(lost.sum())
+        equal = numpy.flatnonzero((source.keys == target.keys) & ~lost)
+        self.equal += len(equal)
+        self.equal_at += (chunk.position + equal[: EXAMPLES - len(self.equal_at)]).tolist()
         # One key for each pair; the pairs (a, b) and (b, a) get different keys.
         keys = source.keys * numpy.int64(0x1E3779B97F4A7C15)
         keys += (target.keys ^ (target.keys >> 29)) * numpy.int64(0x3F58476D1CE4E5B9)
@@ -603,7 +609,7 @@ class _Tally:
                 unclaimed &= ~has
             count = int(self.histogram[has].sum())
             findings.append(Finding(kind, self._says(kind), count, done, dropped, tuple(self.examples[kind])))
-        findings.append(self._duplicates())
+        findings += [self._duplicates(), self._equal(read - self.lost)]
         if counts is not None:
             says = f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"
             findings.append(Finding("counts", says, abs(counts[0] - counts[1]), REFUSED, 0, ()))
@@ -641,6 +647,14 @@ class _Tally:
             if len(examples) == EXAMPLES:
                 break
         return Finding("duplicate", "duplicate pair", len(repeated), "kept", 0, tuple(examples))
+
+    def _equal(self, kept: int) -> Finding:
+        """Return the number of kept pairs whose source and target are the same text, as a Finding."""
+        says = "source and target are equal"
+        if self.equal >= EQUAL * kept:
+            says = f"{says}: is the same file or column named for both?"
+        examples = tuple(Example(at + 1, self._place(at), "") for at in self.equal_at)
+        return Finding("equal", says, self.equal, "kept", 0, examples)
 
     def _misaligned(self) -> Finding:
         """Return a Finding with the number of lines that are probably shifted by one; see shifted_lines()."""

@@ -46,11 +46,12 @@ from regard.data.tokenizers.tokenizer import clean
 from regard.errors import (
     ArgumentError,
     DataError,
+    Hint,
+    Setting,
     UnknownName,
     list_item,
     message,
     printable,
-    shell_word,
     shown,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "LabelledTexts",
     "Labels",
     "Row",
+    "are_dates",
     "class_weights",
     "fields_of_json",
     "format_of",
@@ -287,11 +289,13 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
         header = next(rows, None)
         if header is None:
             return
-        hint = "if the file has no header line, use column numbers, starting at 1"
+        numbers = "if the file has no header line, use column numbers, starting at 1"
+        hint: Hint = numbers
         if not {name.strip() for name in header.value} >= set(columns):
             likely = likely_columns(path, encoding) if len(columns) == 2 else ""
             if likely := likely or similar_columns(header.value, columns):
-                hint = f"name the columns of label and text, e.g. --columns {shell_word(likely)}; {hint}"
+                use = Setting("read_labelled", "columns", likely)
+                hint = ("name the columns of label and text: ", use, f"; {numbers}")
         places = column_places(path, header.value, columns, hint)
     else:
         places = column_places(path, (), columns, "")
@@ -311,7 +315,8 @@ def likely_columns(path: Path, encoding: str | None = None) -> str:
     """Return the likely columns of label and text of a TSV or CSV file, as for --columns, or "" if none are.
 
     The text is the column with the most characters; the label is the column with the fewest different values,
-    each of which occurs several times. Line 1 is a header if its value for the label is not such a value.
+    each of which occurs several times. Empty cells are not counted, and a column of dates is not a label.
+    Line 1 is a header if its value for the label is not such a value.
     """
     rows = [row.value for row in itertools.islice(column_rows(path, encoding), SAMPLE) if row.value]
     header, *body = rows or [()]
@@ -319,8 +324,9 @@ def likely_columns(path: Path, encoding: str | None = None) -> str:
     if len(columns) < 2:
         return ""
     text = max(range(len(columns)), key=lambda column: sum(map(len, columns[column])))
-    different = {at: len(set(values)) for at, values in enumerate(columns) if at != text and all(values)}
-    classes = {at: count for at, count in different.items() if 2 <= count <= len(body) // 4}
+    filled = {at: [cell for cell in cells if cell.strip()] for at, cells in enumerate(columns) if at != text}
+    different = {at: len(set(cells)) for at, cells in filled.items() if not are_dates(cells)}
+    classes = {at: count for at, count in different.items() if 2 <= count <= len(filled[at]) // 4}
     if not classes:
         return ""
     label = min(classes, key=lambda column: classes[column])
@@ -328,6 +334,18 @@ def likely_columns(path: Path, encoding: str | None = None) -> str:
         return f"{label + 1},{text + 1}"
     names = header[label], header[text]
     return ",".join(names) if all(name.strip() and "," not in name for name in names) else ""
+
+
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}\b.*")
+
+
+def are_dates(labels: Sequence[str]) -> bool:
+    """Return whether all of these texts are dates.
+
+    >>> are_dates(["2024-03-01", "1.12.2023 10:15"]), are_dates(["2024-03-01", "good"])
+    (True, False)
+    """
+    return bool(labels) and all(_DATE.fullmatch(label) for label in labels)
 
 
 def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -724,7 +742,10 @@ def _collected(
         elif row.label in ignore:
             ignored += 1
         elif not row.label:
-            raise DataError(message(place, "the label is empty", hint=CHECK_LABELS))
+            count = sum(not each.label and all(map(clean, each.texts)) for rows in files for each in rows)
+            problem = "the label is empty" + (f", as are {count - 1:,} other labels" if count > 1 else "")
+            hint = f"{CHECK_LABELS}; to leave these texts out, ignore the empty label: "
+            raise DataError(message(place, problem, hint=(hint, Setting("read_labelled", "ignore"))))
         else:
             kept.append((file, row))
     name = ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"

@@ -265,7 +265,8 @@ def given_lines(
     encoding: the encoding of the lines; None is UTF-8.
     tables: whether the command reads tables and JSON lines. Otherwise, a note says that it does not.
 
-    If both are missing, standard input is read. Raises ArgumentError if both are given.
+    If both are missing, standard input is read. Raises ArgumentError if both are given, and DataError if a
+    file does not exist.
     """
     if files and text:
         problem = f"{option} cannot be combined with FILE arguments"
@@ -281,6 +282,8 @@ def given_lines(
             hint = similar_path(each) or hint
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     for each in files or ():
+        if each != STANDARD and not os.path.exists(each):
+            checked_path(each)  # raises DataError with the reason
         if not tables and (note := table_note(each)):
             say(note)
     lines = Lines(files or [STANDARD], encoding=encoding)

@@ -39,6 +39,7 @@ from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting
 
 __all__ = [
     "Marks",
+    "START",
     "Raw",
     "blocks_of",
     "check_likely_encoding",
@@ -166,7 +167,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     packed = path.with_name(f"{path.name}.gz")
     if packed.is_file():
         hint = f"use {shown(packed)}: gzip files can be read directly"
-    elif not path.parent.is_dir():
+    elif not hint and not path.parent.is_dir():
         hint = f"check the path: the folder {shown(path.parent)} does not exist either"
     raise DataError(message(shown(path), "there is no such file", hint=hint))
 

@@ -43,6 +43,7 @@ from regard.files.untrusted import parse_json
 __all__ = [
     "Row",
     "check_format",
+    "check_header_encoding",
     "check_plain_text",
     "column_pairs",
     "column_places",
@@ -230,11 +231,19 @@ def column_places(path: Path, header: Sequence[str], columns: Sequence[int | str
     names, places = [name.strip() for name in header], []
     for column in columns:
         if isinstance(column, str) and column not in names:
+            check_header_encoding(path, header)
             known = printable(", ".join(names))[:200]
             problem = f"no column '{printable(column)}'; the columns are {known}"
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
         places.append(names.index(column) if isinstance(column, str) else column - 1)
     return places
+
+
+def check_header_encoding(path: Path, header: Sequence[str]) -> None:
+    """Raise DataError, with the likely encoding, if the header line of a table is not valid UTF-8."""
+    if any("\udc80" <= each <= "\udcff" for cell in header for each in cell):
+        start = Raw(shown(path), file_start(path).decode("utf-8", "surrogateescape"))
+        check_likely_encoding(start, 0, f"{shown(path)}, line 1")
 
 
 def similar_columns(header: Sequence[str], columns: Sequence[int | str]) -> str:
@@ -286,7 +295,8 @@ def csv_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            cells, reason = None, f"not valid CSV: {error}"
+            cells = None
+            reason = f'not valid CSV: {error}; in a cell in quotes, each quote is written twice: "a ""b"" c"'
             if "unexpected end" in str(error):
                 reason = 'not valid CSV: a quote (") in this line is not closed before the file ends'
         else:

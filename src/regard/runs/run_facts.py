@@ -181,8 +181,10 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         damaged=damaged or vocabulary is None,
         usual_metric=task.best,
     )
-    copied = [stored_scores(each) for each in Checkpoints(folder).all()[-1:] if averaged is not None]
-    return replace(facts, quality=settings.describe_quality(facts.best or dict(*copied)))
+    if averaged is not None and not facts.evaluations:  # a copy of a checkpoint has its scores
+        copied = [{"step": each.step, **stored_scores(each)} for each in Checkpoints(folder).all()[-1:]]
+        facts = replace(facts, evaluations=[each for each in copied if len(each) > 1])
+    return replace(facts, quality=settings.describe_quality(facts.best or {}))
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:

@@ -7,14 +7,15 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from regard.data.column_names import is_column_name
 from regard.data.line_io import STANDARD
-from regard.data.read_text import checked_path, read_blocks
+from regard.data.read_text import START, checked_path, read_blocks
 from regard.data.table_formats import (
     COLUMNS,
     check_plain_text,
@@ -24,10 +25,11 @@ from regard.data.table_formats import (
     rename_command,
     text_start,
 )
-from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
+from regard.data.text_encoding import TITLES, is_utf_8_text, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 
 __all__ = [
+    "SIDES",
     "check_first_lines",
     "check_separator",
     "check_sides",
@@ -36,6 +38,7 @@ __all__ = [
     "is_utf_8",
     "report_tables",
     "same_texts",
+    "sides_of_run",
 ]
 
 LINES, SHARE = 3, 0.9
@@ -46,6 +49,8 @@ FOREIGN = 4
 
 SAME = 100
 """Number of lines at the beginning of two files that are compared."""
+
+ENCODING = Setting("read_pairs", "encoding")
 
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "vertical bars"}
 
@@ -68,11 +73,18 @@ def check_text_files(files: Iterable[str | Path], encoding: str | None = None) -
     """Raise DataError if files that are read together are in different encodings, and name the odd ones.
 
     files: the files. Standard input (-), and files that cannot be read, are not checked.
-    encoding: the encoding that the user has named for all files; then nothing is checked.
+    encoding: the encoding that the user has named for all files. If it is not UTF-8, a file that is probably
+        UTF-8 is a warning; the reader of the file raises an error if this is certain.
     """
-    if other_encoding(encoding) is not None:
-        return
     found = {str(file): _encoding(file_start(file)) for file in files}
+    if other_encoding(encoding) is not None:
+        probable = [file for file, name in found.items() if name == "utf-8"]
+        certain = [file for file in probable if is_utf_8_text(file_start(file)[:START], str(encoding))]
+        for file in () if certain else probable:
+            problem = f"the file is probably UTF-8, but it is read as {encoding}"
+            advice = ("convert the other files to UTF-8 with iconv, and remove ", ENCODING)
+            warnings.warn(message(shown(file), problem, hint=advice), RegardWarning, stacklevel=2)
+        return
     kinds = Counter(name for name in found.values() if name)
     if len(kinds) < 2:
         return
@@ -168,7 +180,16 @@ def check_sides(
     )
 
 
-def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding: str | None = None) -> None:
+SIDES = ("source", "target")
+"""Names of the sides of pairs if no run has other names."""
+
+
+def check_first_lines(
+    tsv: Iterable[str],
+    columns: Sequence[int | str],
+    encoding: str | None = None,
+    sides: Sequence[str] = SIDES,
+) -> None:
     """Raise DataError if --columns has numbers, but the first line of a TSV or CSV file is a header line.
 
     A header line is recognized by usual column names, such as "source" or "en", in both columns, or by a
@@ -181,6 +202,7 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
     tsv: the files. Standard input (-) is not checked, because it can be read only once.
     columns: the value of --columns: two numbers or two names.
     encoding: the encoding of the files; None is UTF-8.
+    sides: the names of source and target, from sides_of_run(). The errors recommend columns in this order.
     """
     if isinstance(columns[0], str):
         return
@@ -199,7 +221,12 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
             )
             if all(map(is_column_name, names)) or above_numbers:
                 problem = f"the line looks like a header: {printable(' and '.join(names))}"
-                hint: Hint = ("use ", named, "; or remove the line")
+                one, other = (replace(COLUMNS, value=printable(",".join(e))) for e in (names, names[::-1]))
+                order = _in_order(names, sides)
+                hint: Hint = ("use ", one if order == names else other, "; or remove the line")
+                if not order:
+                    both = (f" if the source is {printable(names[0])}, or ", other, "; or remove the line")
+                    hint = ("use ", one, *both)
                 if len(cells) > 2 and tuple(columns) == DEFAULT:
                     hint = f"name two columns, --columns A,B, of {printable(', '.join(cells))[:200]}"
                 raise DataError(message(place, problem, hint=hint))
@@ -230,6 +257,39 @@ def columns_of_header(tsv: Iterable[str], columns: Sequence[int | str] | None, e
     headers = [next(_rows(file, encoding), []) for file in files]
     has_names = all({*names} <= {cell.strip() for cell in header} for header in headers)
     return ",".join(names) if has_names else ""
+
+
+def sides_of_run(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Return names of source and target of a run: its columns, its fields or its first files.
+
+    data: the section [data] of its config.toml.
+
+    >>> sides_of_run({"source": ["train.ko"], "target": ["train.en"]})
+    ('train.ko', 'train.en')
+    """
+    if data.get("built_in") == "korean":
+        return "ko", "en"
+    files = [data.get(side) or [""] for side in SIDES]
+    for names in (data.get("columns"), data.get("fields"), [Path(each[0]).name for each in files]):
+        if names and all(names) and all(isinstance(name, str) for name in names):
+            return names[0], names[1]
+    return "source", "target"
+
+
+def _in_order(names: Sequence[str], sides: Sequence[str]) -> list[str]:
+    """Return two names of columns in the order of source and target; empty if the order is not known.
+
+    sides: names of source and target. The name of a column is that of a side if they have a word in common,
+        or its first two letters, as "ko" and "Korean".
+
+    >>> _in_order(["en", "ko"], ["Source (ko)", "Target (en)"]), _in_order(["en", "ko"], SIDES)
+    (['ko', 'en'], [])
+    """
+    one, other = ({word[:2] for word in re.findall(r"[^\W\d_]+", side.lower())} for side in sides)
+    first, second = ({word[:2] for word in re.findall(r"[^\W\d_]+", name.lower())} for name in names)
+    straight, crossed = len(first & one) + len(second & other), len(first & other) + len(second & one)
+    ordered = list(names) if straight > crossed else [*reversed(names)]
+    return [] if straight == crossed else ordered
 
 
 def _rows(path: str, encoding: str | None) -> Iterator[list[str]]:

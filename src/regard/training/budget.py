@@ -42,6 +42,9 @@ fraction."""
 FEW_STEPS = 200
 """A run with fewer steps than this, or with less than a quarter of an epoch, gets a warning."""
 
+MANY_EPOCHS = 50
+"""A run with more epochs than this gets no such warning: more data help, not more steps."""
+
 EVALUATION_PART, RESERVED = 0.1, 0.04
 """How a budget in minutes is divided. Evaluations take at most the fraction EVALUATION_PART. The fraction
 RESERVED is for writing the last checkpoint. Training steps take the rest."""
@@ -237,11 +240,15 @@ def budget_warning(steps: int, epoch: float) -> str:
     steps: number of steps of the run.
     epoch: number of steps per epoch.
 
+    After MANY_EPOCHS epochs there is no warning: then there are few data, and more of them help.
+
     >>> budget_warning(28, epoch=100), budget_warning(150, epoch=50), budget_warning(2000, epoch=100)
     ('only 28 steps, 0.28 of an epoch', 'only 150 steps, 3 epochs', '')
+    >>> budget_warning(81, epoch=1)
+    ''
     """
     epochs = steps / max(epoch, 1.0)
-    if steps >= FEW_STEPS and epochs >= 0.25:
+    if (steps >= FEW_STEPS and epochs >= 0.25) or epochs >= MANY_EPOCHS:
         return ""
     amount = f"{epochs:.2g} of an epoch" if epochs < 1 else epochs_text(epochs)
     return f"only {steps:,} steps, {amount}"

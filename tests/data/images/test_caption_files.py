@@ -66,6 +66,7 @@ FILES = {
     "flickr.token.txt": "a.jpg#0\tA dog runs .\na.jpg#1\tA brown dog\nb.png#0\tTwo birds .\n",
     "lines.csv": 'a.jpg,A dog runs .\n"b.png","Two birds ."\n\na.jpg,A brown dog\n',
     "header.csv": "Image;caption\na.jpg;A dog runs .\nb.png;Two birds .\na.jpg;A brown dog\n",
+    "order.csv": "id,Caption,Image\n1,A dog runs .,a.jpg\n2,Two birds .,b.png\n3,A brown dog,a.jpg\n",
     "captions.txt": "image,caption\na.jpg,A dog runs .\nb.png,Two birds .\na.jpg,A brown dog\n",
     "list.jsonl": json_rows(*({"image": name, "captions": texts} for name, texts in CAPTIONS.items())),
     "single.jsonl": json_rows(
@@ -106,6 +107,12 @@ def test_the_layout_of_flickr8k_with_header_and_splits(folder: Path):
     assert read_captions(path, split=("dev", "train")).names == ("a.jpg", "b.png")
     assert len({each.fingerprint for each in (everything, train, everything.select([1, 0, 2]))}) == 3
     assert everything.select([0]).fingerprint == train.fingerprint
+
+
+def test_a_header_with_other_names_is_an_error(folder: Path):
+    path = write(folder / "a.csv", "File;Description\na.jpg;A dog runs .\nb.png;Two birds .\n")
+    with pytest.raises(DataError, match=r"a\.csv, line 1(.|\n)*header(.|\n)*image and caption"):
+        read_captions(path)
 
 
 def test_images_in_folders_inside_the_folder(folder: Path):

@@ -111,6 +111,10 @@ def detected_ending(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+NAMES = ("image", "caption", "split", "id")
+"""The beginnings of the first cell of a header line."""
+
+
 def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
@@ -118,17 +122,19 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     with "image,", as captions.txt of Flickr8k. In Flickr8k.token.txt, each image name is followed by "#" and
     the number of the caption; they are removed.
 
-    If the first cell of the first line is "image", this line is a header with column names. In a file with a
-    header, the captions are the columns whose names begin with "caption", and the column "split" is the
-    split of the image. An image may have several lines if each line has one caption.
+    If the first line has the cell "image", and its first cell is a column name, this line is a header.
+    In a file with a header, the images are in the column "image", the captions in the columns whose names
+    begin with "caption", and the column "split" is the split of the image. An image may have several lines if
+    each line has one caption.
     """
     header: list[str] | None = None
     csv = is_csv(path) or next(read_lines(path, encoding), "").lower().startswith("image,")
     for row in column_rows(path, encoding, csv=csv):
         cells = [valid_cell(cell, shown(path), row.number, encoding) for cell in row.value]
         place = f"{shown(path)}, line {row.number}"
-        if row.number == 1 and cells[0].strip().lower() == "image":
-            header = [cell.strip().lower() for cell in cells]
+        names = [cell.strip().lower() for cell in cells]
+        if row.number == 1 and (names[0] == "image" or ("image" in names and names[0].startswith(NAMES))):
+            header = names
             if not any(name.startswith("caption") for name in header):
                 problem = f"no column whose name begins with 'caption'; the columns are {', '.join(header)}"
                 raise DataError(message(place, printable(problem)[:300]))
@@ -147,7 +153,7 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
             if name.startswith("caption")
         ]
         split = cells[names.index("split")].strip() if "split" in names else None
-        image = cells[0].strip()
+        image = cells[names.index("image")].strip()
         if header is None and len(captions) == 1 and (numbered := NUMBERED.fullmatch(image)):
             image = numbered[1]
         yield CaptionEntry(place, image, captions, split, len(captions) > 1)
@@ -506,11 +512,15 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
         there.update(_file_names(images.folder, parent))
     absent = [row for row, name in enumerate(images.names) if name not in there]
     if absent and missing == "error":
-        name = images.names[absent[0]]
+        name, place = images.names[absent[0]], images.places[absent[0]]
+        if place.endswith(", line 1") and not os.path.splitext(name)[1] and len(absent) < len(images):
+            problem = f"the line looks like a header: there is no image file {shown(images.folder / name)}"
+            hint = "name the columns image and caption in this line, or remove the line"
+            raise DataError(message(place, problem, hint=hint))
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
         problem = f"there is no image file {shown(images.folder / name)}{more}"
-        hint = ("check the folder, or skip such images with ", MISSING)
-        raise DataError(message(images.places[absent[0]], problem, hint=hint))
+        advice = ("check the folder, or skip such images with ", MISSING)
+        raise DataError(message(place, problem, hint=advice))
     others = {name for name in there if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES} - named
     gone = frozenset(absent)
     kept = images.select([row for row in range(len(images)) if row not in gone])

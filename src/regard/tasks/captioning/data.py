@@ -46,6 +46,9 @@ VALID_SPLITS = ("val", "valid", "validation", "dev")
 """Possible names of the validation split of a caption file. If a file has several of these splits, the first
 name in this list is used."""
 
+FEW_IMAGES = 1000
+"""With fewer training images, log messages before and after training say what to expect."""
+
 LISTED = 3
 """Maximum number of image names in a log message about images that were left out."""
 
@@ -107,7 +110,18 @@ class CaptionSplit(Split[CaptionData]):
         captions = sum(map(len, self.train.captions))
         text = f"{len(self.train):,} training images with {captions:,} captions, "
         remarks = dict.fromkeys((*self.train.remarks, *self.valid.remarks))
-        return (*remarks, f"{text}{len(self.valid):,} validation images{held}")
+        return (*remarks, f"{text}{len(self.valid):,} validation images{held}", *self.few_images)
+
+    @property
+    def few_images(self) -> tuple[str, ...]:
+        """A sentence about few training images. Empty if there are enough, and for the built-in corpus."""
+        if len(self.train) >= FEW_IMAGES or self.train.scenes is not None:
+            return ()
+        return (
+            f"few images: {len(self.train):,} to train on. Captions of other images will mostly be wrong; "
+            "Flickr8k has 6,000 training images with 5 captions each. More images with captions help, and "
+            "longer training does not",
+        )
 
 
 def read_caption_split(data: ImageData) -> CaptionSplit:

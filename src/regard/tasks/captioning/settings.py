@@ -195,6 +195,9 @@ class CaptioningSettings(RunSettings):
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
         return (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS)), train_files(options)
 
+    def describe_quality(self, scores: Mapping[str, float], corpus: Any = None) -> str:
+        return "" if corpus is None else "".join(corpus.split.few_images)
+
     @classmethod
     def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings without paths, and without the file of pretrained weights of the image encoder.

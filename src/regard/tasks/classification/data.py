@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from regard.data.labelled_text import (
     ClassBalance,
     LabelledTexts,
     Labels,
+    are_dates,
     checked_columns,
     format_of,
     likely_columns,
@@ -44,6 +45,13 @@ LISTED = 5
 """Maximum number of classes in the log message about classes with only one training text."""
 
 
+FEW_TEXTS = 100
+"""With fewer training texts, a log message says that more are needed."""
+
+MANY_LABELS = 0.3
+"""A log message asks for the column of the labels if there are more classes than this share of the texts."""
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledSplit(Split[LabelledTexts]):
     """The labelled texts of a classification run.
@@ -70,6 +78,7 @@ class LabelledSplit(Split[LabelledTexts]):
             f"{len(self.train):,} training {unit}, {len(self.valid):,} validation {unit}{held}; {majority}",
             train,
             *_single_texts(self.train),
+            *_odd_data(self.train, self.labels),
         )
 
 
@@ -96,7 +105,7 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
         train, valid = hold_out_texts(whole, data.held_out)
     labels = train.label_set()
     if data.valid_file:
-        check_unknown_header(valid, labels, data.format)
+        check_unknown_header(valid, labels, data.format, data.encoding)
     valid.label_indices(labels)
     return LabelledSplit(train, valid, is_held_out=not data.valid_file, labels=labels)
 
@@ -136,13 +145,15 @@ def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
         return
     for row in numpy.flatnonzero(train.lines == 1).tolist():
         label = train.labels[row]
-        names = _column_names(train, row, data.format) if label in headers else ""
+        names = _column_names(train, row, data.format, data.encoding) if label in headers else ""
         if names:
             problem = f"no other line has the label {printable(label)[:80]!r}"
             raise _header_error(train.place(row), problem, names)
 
 
-def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | None) -> None:
+def check_unknown_header(
+    texts: LabelledTexts, labels: Labels, format: str | None, encoding: str | None = None
+) -> None:
     """Raise DataError if the first line of a TSV file has an unknown label and looks like a header line.
 
     A line looks like a header line if none of its columns contains a space.
@@ -150,22 +161,25 @@ def check_unknown_header(texts: LabelledTexts, labels: Labels, format: str | Non
     texts: the labelled texts of the file.
     labels: the known labels.
     format: "tsv", "jsonl" or "label-first". None: the format is detected from the file names.
+    encoding: the encoding of the files; None is UTF-8.
     """
     for row in numpy.flatnonzero(texts.lines == 1).tolist():
         label = texts.labels[row]
-        names = _column_names(texts, row, format) if label not in labels else ""
+        names = _column_names(texts, row, format, encoding) if label not in labels else ""
         if names:
             problem = f"the label {printable(label)[:80]!r} does not occur in the training data"
             raise _header_error(texts.place(row), problem, names, f"one of {labels.listed()}")
 
 
-def _column_names(texts: LabelledTexts, row: int, format: str | None) -> str:
+def _column_names(texts: LabelledTexts, row: int, format: str | None, encoding: str | None) -> str:
     """Return the columns of a line of a TSV file as the value of --columns, if they may be names, else ""."""
     text = texts[row]
     names = [text.label, text.first, *(() if text.second is None else (text.second,))]
-    kind = format_of(Path(texts.file_names[texts.files[row]]), format)
-    single = kind == "tsv" and all(len(name.split()) == 1 for name in names)
-    return ",".join(printable(name)[:80] for name in names) if single else ""
+    path = Path(texts.file_names[texts.files[row]])
+    if format_of(path, format) != "tsv" or any(len(name.split()) != 1 for name in names):
+        return ""
+    likely = "" if texts.pairs or not path.is_file() else likely_columns(path, encoding)
+    return printable(likely) or ",".join(printable(name)[:80] for name in names)
 
 
 def _header_error(place: str, problem: str, names: str, expected: str = "") -> DataError:
@@ -194,6 +208,22 @@ def _single_texts(train: LabelledTexts) -> tuple[str, ...]:
         header = "; is this line a header?" if train.lines[rows[0]] == 1 else ""
         return (f"1 class has only one training text: {listed}{header}",)
     return (f"{len(rows):,} classes have only one training text: {listed}{more}",)
+
+
+def _odd_data(train: LabelledTexts, labels: Labels) -> Iterator[str]:
+    """Yield log messages about few texts, and labels that are many, or dates, or differ only in case."""
+    spelled: dict[str, list[str]] = {}
+    for label in labels:
+        spelled.setdefault("".join(label.lower().split()), []).append(repr(printable(label)[:80]))
+    same = "; ".join(" and ".join(each) for each in spelled.values() if len(each) > 1)
+    if same:
+        yield f"labels that differ only in upper case or spaces are different classes: {same}"
+    if are_dates(labels.names):
+        yield "all labels are dates: are the columns of label and text right? (--columns)"
+    elif len(train) >= MANY and len(labels) > MANY_LABELS * len(train):
+        yield f"{len(labels):,} classes for {len(train):,} texts: is it the column of the labels? (--columns)"
+    if len(train) < FEW_TEXTS:
+        yield f"few texts: {len(train):,} to train on. More texts help, and longer training does not"
 
 
 def check_files(data: ClassificationData) -> None:

@@ -13,7 +13,7 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import TOKENS, train_files
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
-__all__ = ["FILE_OPTIONS", "ClassificationSettings", "labelled_columns", "labelled_files"]
+__all__ = ["FILE_OPTIONS", "ClassificationSettings", "has_suffix", "labelled_columns", "labelled_files"]
 
 Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)]
 """A column number, starting at 1, or the name of a column or JSON field."""
@@ -151,6 +151,13 @@ def labelled_columns(option: str, text: str, count: int | None = None) -> dict[s
     return dict(zip(NAMES, map(int, parts) if numbers else parts, strict=False))
 
 
+def has_suffix(file: str, way: str) -> bool:
+    """Return whether the name of a file implies the format "tsv" or "jsonl"."""
+    from regard.data.labelled_text import FORMATS
+
+    return Path(file.lower().removesuffix(".gz")).suffix in FORMATS[way].suffixes
+
+
 def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the options --tsv, --jsonl, --columns and --fields of `regard train` to the settings [data].
 
@@ -159,16 +166,13 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
     """
-    from regard.data.labelled_text import FORMATS
 
     data = train_files(options)
     for way, columns in FILE_OPTIONS.items():
         if options.get(columns) is None:
             continue
         files = [] if "format" in data else list(options.get("train_file") or ())
-        suffixes = [Path(file.lower().removesuffix(".gz")).suffix for file in files]
-        named = files and all(each in FORMATS[way].suffixes for each in suffixes)
-        if data.get("format") != way and not named:
+        if data.get("format") != way and not (files and all(has_suffix(file, way) for file in files)):
             hint = f"name the files with --{way} instead of --train-file" if files else ""
             raise ArgumentError(message(f"--{columns}", f"it needs --{way}", hint=hint))
         data |= labelled_columns(f"--{columns}", options[columns])

@@ -45,6 +45,7 @@ from regard.tasks.classification.settings import (
     FILE_OPTIONS,
     ClassificationData,
     ClassificationSettings,
+    has_suffix,
     labelled_columns,
 )
 from regard.tasks.corpus import TOKENIZER, store_json, text_tokenizer
@@ -492,20 +493,20 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     options: the values of the options.
     """
     files, kind = evaluated_files(options, data.format)
+    named = None
     for way, option in FILE_OPTIONS.items():
-        if options[option] is not None and not options[way]:
-            raise ArgumentError(message(f"--{option}", f"--{option} requires --{way}"))
+        if options[option] is not None:
+            if not options[way] and not (files and all(has_suffix(file, way) for file in files)):
+                raise ArgumentError(message(f"--{option}", f"--{option} requires --{way}"))
+            named, kind = way, way
     if not files:
         return None
-    named = next(
-        (way for way in FILE_OPTIONS if options[way] and options[FILE_OPTIONS[way]] is not None), None
-    )
     columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
     if named is not None:
         option = FILE_OPTIONS[named]
         columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
     texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options.get("encoding"))
-    check_unknown_header(texts, labels, kind)
+    check_unknown_header(texts, labels, kind, options.get("encoding"))
     return texts
 
 

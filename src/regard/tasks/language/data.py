@@ -110,6 +110,10 @@ def read_texts(data: TextData) -> TextSplit:
     return TextSplit(replace(whole, stop=first), replace(whole, start=first), is_held_out=True)
 
 
+FEW_TOKENS = 10_000
+"""With fewer training tokens, a log message says that more text is needed."""
+
+
 @dataclass(frozen=True, eq=False)
 class TextCorpus(Corpus):
     """The data of a language model run: the training and the validation text as token ids.
@@ -133,4 +137,7 @@ class TextCorpus(Corpus):
         if self.train.layout == "documents" and dropped:
             many = "1 training document is" if dropped == 1 else f"{dropped:,} training documents are"
             notes.append(f"{many} dropped: more than {self.longest:,} tokens")
+        if self.train.token_count < FEW_TOKENS:
+            few = f"little text: {self.train.token_count:,} training tokens, which the model learns by heart"
+            notes.append(f"{few}. More text helps, and longer training does not")
         return tuple(notes)

@@ -26,7 +26,7 @@ from regard.data.batch import Batch
 from regard.data.data_report import Report
 from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
-from regard.errors import DataError, Setting, UnknownName, message
+from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.tasks.file_checks import check_first_lines, check_sides
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
@@ -51,8 +51,14 @@ VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 HELD_OUT = 1000
 """Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
 
+MOST_HELD_OUT = 0.2
+"""If pairs with the same source are more than this fraction of all, none are held out: it is an error."""
+
 SAMPLED = 200
-"""Number of source sentences in which swapped_note() counts unknown tokens."""
+"""Number of pairs in which swapped_note() counts tokens."""
+
+SWAPPED = 0.7
+"""If the sides have less than this fraction of their tokens when they are exchanged, they may be swapped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,28 +120,44 @@ class Corpus:
         """Messages for the log: how many pairs are dropped or truncated, and which side has morphemes."""
         kinds = [getattr(each, "inner", each).kind for each in (self.source, self.target)]
         cut = "a side has too many tokens"
+        valid = ((pair.source, pair.target) for pair in self.split.valid)
         notes = {
             f"tokenizers: {kinds[0]} for the source, {kinds[1]} for the target": {*kinds}
             == {"morpheme", "unigram"},
-            swapped_note((pair.source for pair in self.split.valid), self.source): True,
+            swapped_note(valid, self.source, self.target): True,
             f"{self.train.skipped:,} training pairs are dropped: {cut}": self.train.skipped,
             f"{self.valid.truncated:,} validation pairs are truncated: {cut}": self.valid.truncated,
         }
         return tuple(note for note, shown in notes.items() if note and shown)
 
 
-def swapped_note(sources: Iterable[str], tokenizer: Tokenizer) -> str:
-    """Return a note that source and target may be swapped, if most source tokens are unknown, else "".
+def swapped_note(pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer) -> str:
+    """Return a note that source and target may be swapped, otherwise "".
 
-    sources: the source sentences. The first SAMPLED are encoded.
-    tokenizer: the tokenizer of the source, which may be that of another run (--init-from).
+    The sides may be swapped if most source tokens are unknown, or if both sides have much fewer tokens with
+    the tokenizer of the other side.
+
+    pairs: sources and targets. The first SAMPLED are encoded.
+    source, target: the tokenizers of the two sides, which may be those of another run (--init-from).
     """
-    tokens = [token for line in islice(sources, SAMPLED) for token in tokenizer.encode(line)]
-    if 2 * sum(token in tokenizer.uncovered for token in tokens) <= len(tokens):
+    sample = list(islice(pairs, SAMPLED))
+    tokens = [token for line, _ in sample for token in source.encode(line)]
+    straight = sum(_token_count(one, source) + _token_count(other, target) for one, other in sample)
+    crossed = sum(_token_count(one, target) + _token_count(other, source) for one, other in sample)
+    unknown = sum(token in source.uncovered for token in tokens)
+    if 2 * unknown <= len(tokens) and crossed >= SWAPPED * straight:
         return ""
     return (
-        "most source words are not in the vocabulary of the model: the files, the columns (--columns 2,1) or "
-        "the languages may be swapped"
+        "most source words are not in the vocabulary of the model: source and target, the columns (--columns "
+        "2,1) or the languages may be swapped"
+    )
+
+
+def _token_count(line: str, tokenizer: Tokenizer) -> int:
+    """Return the number of tokens of a line. Each character of a word with unknown tokens counts as one."""
+    encoded = ((word, tokenizer.encode(word)) for word in line.split())
+    return sum(
+        len(tokens) if tokenizer.uncovered.isdisjoint(tokens) else len(word) for word, tokens in encoded
     )
 
 
@@ -169,7 +191,8 @@ def read_split(data: Data) -> Split:
     if data.built_in is not None:
         return _built_in(data)
     choices = _choices(data)
-    whole = read_pairs(**_places(data, "", choices))
+    with naming_place("--source and --target" if data.source else "the files of [data]"):
+        whole = read_pairs(**_places(data, "", choices))
     report = _accepted(whole)
     notes: list[str | Report] = [report]
     links: list[Links] | None = None
@@ -186,7 +209,13 @@ def read_split(data: Data) -> Split:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
         train, valid = held
-        notes.append(str(held))
+        if len(valid) > max(count, MOST_HELD_OUT * len(whole)):
+            sources = len({pair.source for pair in whole})
+            problem = f"the {len(whole):,} pairs have {sources:,} different sources, and pairs with the same "
+            problem += f"source are held out together: {len(valid):,}, instead of {count:,}"
+            hint = "for labelled texts, use --task classification; otherwise name validation files"
+            raise DataError(message(whole.name, problem, hint=hint))
+        notes.append(f"{held}{'; for labels, see also --task classification' if held.why else ''}")
     aligned = None if links is None else [links[pair.number - 1] for pair in train]
     return Split(train, valid, tuple(notes), aligned)
 

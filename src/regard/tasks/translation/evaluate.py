@@ -39,7 +39,7 @@ from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_scores import FittedTable
-from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header
+from regard.tasks.file_checks import SIDES, check_first_lines, check_sides, columns_of_header, sides_of_run
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
@@ -228,7 +228,10 @@ def evaluate_translation(task: type[RunTask], run: ChosenRun | None, options: Ma
     report = evaluate_translator(translator, references, options["output"], html, options["unit"], **scoring)
     bleu, chrf = (each["value"] for each in report.values["scores"][:2])
     best = translator.settings.training.best
-    quality = describe_quality({"bleu": bleu, "chrf": chrf}, best, on="test set")
+    sides = zip(references.sources, references.references[0], strict=True)
+    if swapped := swapped_note(sides, translator.source_tokenizer, translator.target_tokenizer):
+        say(swapped)
+    quality = "" if swapped else describe_quality({"bleu": bleu, "chrf": chrf}, best, on="test set")
     values, printed = dict(report.values), list(report.printed or ())
     printed += [Text(quality, style="yellow")] if quality else []
     if options["faithfulness"] and (measured := _faithfulness(translator, references, partner)):
@@ -319,13 +322,14 @@ def _references(run: ChosenRun | None, options: Mapping[str, Any]) -> References
     gold = options["gold_alignments"]
     links = None if gold is None else read_links(gold, options["base"])
     if tsv or options["jsonl"]:
-        columns = options["columns"]
+        columns, sides = options["columns"], SIDES
         if columns is None and tsv and run is not None and is_run(run.folder):
             config = str(run.folder / "config.toml")
             data = build(TranslationSettings, config_of(run.folder), config).data
             columns = columns_of_header(tsv, data.columns, encoding)
+            sides = sides_of_run(vars(data))
         numbers = two_columns(columns or "1,2")
-        check_first_lines(tsv or (), numbers, encoding)
+        check_first_lines(tsv or (), numbers, encoding, sides)
         fields = two_names("--fields", options["fields"] or "source,target")
         pairs = RowPairs.read(tsv, options["jsonl"], numbers, fields, encoding)
         both = list(pairs)
@@ -479,8 +483,6 @@ def evaluate_translator(
     page.save(title, f"{references.name}; {describe_search(translator.search)}")
     tell(notes)
     unknown.say()
-    if note := swapped_note(references.sources, translator.source_tokenizer):
-        say(note)
     scores = evaluate_corpus(texts, references.references, **scoring)
     measured = _score_references(translator, references, unit)
     folder, step = str(translator.folder), translator.checkpoint.step
