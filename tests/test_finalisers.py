@@ -27,8 +27,9 @@ OWNED = (
 )
 """Names of calls that start a thread or a process, show a progress bar, or acquire a lock."""
 
-HARMLESS = ("open", "os.scandir", "_opened", "ParquetFile")
-"""Calls whose `with` statement may be around a yield. They only open a file; closing it does not wait."""
+HARMLESS = ("open", "os.scandir", "_opened", "ParquetFile", "reading", "suppress")
+"""Calls whose `with` statement may be around a yield. They only open a file, and closing it does not wait, or
+they only convert errors."""
 
 WAITING = (
     *("join", "wait", "communicate", "acquire", "result", "shutdown", "stop", "close"),

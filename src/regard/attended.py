@@ -60,7 +60,8 @@ class Attended(NamedTuple):
     In this example, four equal keys get the weight 1/4 each, so the entropy is log 4.
 
     >>> import regard, torch
-    >>> regard.attention(torch.ones(1, 2), torch.ones(4, 2), look=regard.Look(entropy=True)).entropy.exp()
+    >>> seen = regard.attention(torch.ones(1, 2), torch.ones(4, 2), look=regard.Look(entropy=True))
+    >>> seen.entropy.exp().round(decimals=3)
     tensor([4.])
     """
 

@@ -73,10 +73,10 @@ PASSES: dict[str, Pass] = {
 
 def choose_pass(call: Call, look: Look) -> str:
     """Return the key of PASSES for the looking pass that computes what `look` requests for this call."""
-    if call.query.device.type == "cpu":
+    small, on_cpu = math.prod(call.sizes) <= SMALL, call.query.device.type == "cpu"
+    if small and on_cpu:
         passes: Iterable[str] = ("blocked", "materialised")
     else:
-        small = math.prod(call.sizes) <= SMALL
         passes = (name for name in PASSES if name != "blocked" or not small)
     return next(name for name in passes if not PASSES[name].reasons(call, look))
 

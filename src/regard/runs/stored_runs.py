@@ -43,9 +43,10 @@ def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | b
         return task.settings_type.without_folders(settings.model_dump())
 
     config = config_of(folder)
+    settings = build(task.settings_type, config, str(folder / "config.toml"))
     prefixes = task.settings_type.for_outputs if isinstance(fixed, bool) else fixed
     check_manifest(folder, task.files, config, checked, prefixes)
-    return build(task.settings_type, config, str(folder / "config.toml"))
+    return settings
 
 
 def find_checkpoint(folder: Path, which: str | int = "best") -> tuple[Checkpoint, tuple[str, ...]]:

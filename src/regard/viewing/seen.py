@@ -72,7 +72,10 @@ class Site:
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", as_numpy(self.weights)
         self._set("name", str(self.name))
-        self._set("role", role_by_name(self.name) if self.role is None else Role(*self.role))
+        role = role_by_name(self.name) if self.role is None else self.role
+        if not isinstance(role, tuple | list) or not all(isinstance(each, str) for each in role):
+            raise ArgumentError(message(call, f"role is {role!r}", expected="a Role"))
+        self._set("role", Role(*role))
         weights = weights[None] if weights.ndim == 2 else weights
         # Usually, the weights are valid and float32. Then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size

@@ -582,6 +582,7 @@ def load_translator(
     folder: str | Path, *, checkpoint: str | int = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
     """Load the translator of a run. For the arguments, see regard.load()."""
+    check_options(options)
     return load(folder, checkpoint=checkpoint, device=device, task="translation", **options)
 
 
