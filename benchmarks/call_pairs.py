@@ -32,12 +32,17 @@ SCALES = (0.5, 1.0, 2.0, 8.0)
 
 @dataclass(frozen=True)
 class Pair:
-    """A call of Regard, and the same in plain PyTorch. gradients: whether both calls build a graph."""
+    """A call of Regard, and the same in plain PyTorch.
+
+    gradients: whether both calls build a graph.
+    short: whether a call is so short that several are measured together.
+    """
 
     name: str
     gradients: bool
     ours: Run
     theirs: Run
+    short: bool = True
 
 
 def inputs(shape: tuple[int, ...], device: str, dtype: torch.dtype, gradients: bool) -> list[Tensor]:

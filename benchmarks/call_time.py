@@ -79,7 +79,7 @@ def _row(pair: Pair, kind: str, runs: tuple[Run, Run], device: str, seconds: flo
     begun = time.perf_counter()
     while time.perf_counter() - begun < seconds or len(taken[0]) < 5:
         for run, times in zip(runs, taken, strict=True):
-            calls = 20 if device == "cuda" else 6
+            calls = 20 if device == "cuda" else 6 if pair.short else 1
             if device == "cuda":
                 torch.cuda.synchronize()
             # On a CPU, one thread works: its CPU time does not depend on other programs that wait for a core.
