@@ -44,6 +44,11 @@ THRESHOLD = 0.9
 ACCEPTED = {
     "src/regard/backends/fused.py _load: True -> False": "torch.compile needs any constant; nobody reads it",
     "src/regard/compare/layer_costs.py median_seconds: _wait(device) -> pass": "waits for a GPU only",
+    "src/regard/cli/options.py CORPUS: 10_000_000 -> 10000001": "any large number serves as the limit",
+    "src/regard/data/batching.py LabelledBatches.__init__: 4096 -> 4097": "every task gives its own number",
+    "src/regard/decoding/active_rows.py start_decoding: 0 -> 1": "a model without source ignores the tokens",
+    "src/regard/tasks/translation/task.py AT_ONCE: 32 -> 33": "any such number of lines serves",
+    "src/regard/tasks/answering/settings.py AnsweringTraining.batch_size: 32 -> 33": "the plan sets it",
     "src/regard/kernels/looking/top.py inner_top_kernel: 3 -> 4": "equivalent: part 3 has no keys",
 }
 """Why a mutant may survive, by what --list prints of it."""

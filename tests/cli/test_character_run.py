@@ -121,6 +121,7 @@ def test_drawings_and_pages_have_a_cell_for_each_character(command, dates, tmp_p
 
 
 def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
+    assert f"regard translate {dates / 'run'}" in command("show", dates / "run", width=400).out
     found = json.loads(command("evaluate", dates / "run", *sides(dates), "--json").out)
     (exact,) = [each for each in found["scores"] if each["name"] == "exact match"]
     assert 0.0 <= exact["value"] <= 100.0
