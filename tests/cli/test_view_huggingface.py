@@ -264,3 +264,12 @@ def test_a_config_that_names_no_model_class_gives_the_plain_model(command, folde
 def test_options_that_do_not_apply_are_refused(command, folders, options, word):
     result = command("view", "--huggingface", folders["bert"], *options, "--device", "cpu")
     assert result.status == 2 and word in result.err
+
+
+def test_an_unknown_site_or_head_is_an_error_for_pages_too(command, folders, tmp_path):
+    for options in (("--site", "*.77.*"), ("--site", "*.0.*", "--head", 99)):
+        page = tmp_path / "a.html"
+        result = command(
+            "view", "--huggingface", folders["bert"], TEXT, "--device", "cpu", *options, "--output", page
+        )
+        assert result.status == 2 and not page.exists() and str(options[-1]) in result.err

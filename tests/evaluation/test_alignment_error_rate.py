@@ -158,3 +158,8 @@ def test_links_past_the_end_of_a_sentence_raise():
     assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
     with pytest.raises(DataError, match=r"(?s)sentence 2: .*1-2.*base="):
         score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])
+
+
+def test_links_as_text_are_refused_with_the_function_that_reads_them():
+    with pytest.raises(ArgumentError, match="parse_links"):
+        score_links(["0-0 1-1"], [parse_links("0-0")])

@@ -80,6 +80,12 @@ def test_labelling_task_is_trained_evaluated_and_viewed(files: list[str], tmp_pa
     assert model.output.out_features == 4
 
 
+def test_an_option_of_the_model_keeps_its_default_name(files: list[str], tmp_path: Path, command):  # noqa: F811
+    options = "--set", "model.width=8", "--output", tmp_path / "run", "--dry-run"
+    result = command("train", *TASK, *files, *options)
+    assert result.status == 0, result.err
+
+
 def test_labelling_task_resumes_with_the_same_bits(files: list[str], tmp_path: Path, command):  # noqa: F811
     whole = trained(command, files, tmp_path / "whole")
     shutil.copytree(whole, tmp_path / "cut")

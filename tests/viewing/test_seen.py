@@ -318,3 +318,11 @@ def test_rich_and_notebooks_draw_a_seen():
     assert example()._repr_html_() == example().words().picture()._repr_html_()
     assert Seen((), (), (), (), ())._repr_html_() is None
     assert printed(Seen((), (), (), (), ())).strip() == repr(Seen((), (), (), (), ()))
+
+
+@pytest.mark.parametrize("ending", [".html", ".png", ".svg"])
+def test_save_does_not_write_its_own_format_into_a_page_or_picture(tmp_path, ending: str):
+    seen = Seen((Site("decoder.cross", [[1.0]], ["a"], ["b"]),), ("b",), ("a",), (0,), (0,))
+    with pytest.raises(ArgumentError, match=r"explore|picture"):
+        seen.save(tmp_path / f"a{ending}")
+    assert not list(tmp_path.iterdir())

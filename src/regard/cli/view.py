@@ -384,7 +384,10 @@ def _check_attention(viewed: RunView, view: str, own: Sequence[str]) -> None:
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
-    """Raise ArgumentError if an attention layer (site) to be drawn has no head with this index."""
+    """Raise an error if there is no such attention layer (site), or if one to be drawn has no such head."""
+    every: list[Any] = [*seen.sites, *seen.long]
+    if every and site is not None and not any(matches(site, each.name, each.role) for each in every):
+        raise UnknownName("site", site, [each.name for each in every])
     for each in seen.sites:
         drawn = each.kind == "cross" if site is None else matches(site, each.name, each.role)
         if drawn and head is not None and head >= each.heads:

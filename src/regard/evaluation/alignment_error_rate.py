@@ -181,6 +181,9 @@ def linked(proposed: Any) -> frozenset[Link]:
     >>> sorted(linked(parse_links("0-0 1p1"))), sorted(linked([(0, 0), (1, 1)]))
     ([(0, 0)], [(0, 0), (1, 1)])
     """
+    if isinstance(proposed, str):
+        hint = "read the links of a text with parse_links()"
+        raise ArgumentError(message("score_links()", f"{proposed[:40]!r} is a str", hint=hint))
     pairs = proposed.sure if isinstance(proposed, Links) else getattr(proposed, "links", proposed)
     return frozenset((int(source), int(target)) for source, target in pairs)
 
@@ -226,7 +229,7 @@ def score_links(
         every = [Links(linked(links) | gold.possible) for links, gold in zip(proposed, drawn, strict=True)]
         for index, link in past_the_end(every, lengths):
             problem = f"link {link[0]}-{link[1]} is out of range for {lengths[index]} source and target words"
-            hint = "if words are counted from 1, use base=1; if the sides are swapped, use turned()"
+            hint = "if words are counted from 1: parse_links(text, base=1); if sides are swapped: turned()"
             raise DataError(message(f"score_links(), sentence {index + 1}", problem, hint=hint))
     sums = [0, 0, 0, 0]
     for links, gold in zip(map(linked, proposed), drawn, strict=True):

@@ -127,7 +127,7 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
         mean = next((averaged_from(*state) for state in states), None)
     if mean is not None:
         problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
-        hint = f"start a new run from its weights: --init-from {folder} with another --output"
+        hint = f"start a new run from its weights: --init-from {shell_word(folder)} with another --output"
         raise ArgumentError(message(str(folder), problem, hint=hint))
     if exists and not resume:
         hint = "use --resume to continue the run, or another --output to start a new run"

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
-from regard.runs.run_settings import check_seeds
+from regard.runs.run_settings import ModelSettings, check_seeds
 from regard.runs.run_task import RunTask, smallest_model
 from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
@@ -60,6 +60,9 @@ def resolve_settings(
     if task.settings_type.model_fields["task"].is_required():
         settings = {"task": f"{task.__module__}:{task.__qualname__}", **settings}
     _check_text(settings)
+    named = task.settings_type.model_fields["model"].default
+    if isinstance(named, ModelSettings) and "name" not in settings.get("model", {"name": ""}):
+        settings = merged({"model": {"name": named.name}}, settings)
     if resumed is not None:
         return _resolve_resumed(task, settings, resumed, change)
     if not settings["data"]:

@@ -21,6 +21,7 @@ from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.files.array_file import load_arrays, save_arrays
 from regard.roles import Role, role_by_name
 from regard.viewing.as_arrays import as_numpy, check_words, checked_weights
+from regard.viewing.html_document import SUFFIXES
 from regard.viewing.pooled_attention import Pooled
 from regard.viewing.terminal_colors import cropped
 from regard.viewing.word_groups import grouped, joined, spelled_or_space
@@ -372,8 +373,13 @@ class Seen:
     def save(self, path: str | Path) -> None:
         """Write the recorded attention to a file atomically, in the safetensors format.
 
-        Seen.load() reads the file on any machine, without the model.
+        Seen.load() reads the file on any machine, without the model. To draw the attention, use picture() or
+        regard.viewing.explore().
         """
+        if (ending := Path(path).suffix.lower()) in (".html", *SUFFIXES):
+            hint = "explore(seen, path) writes a page" if ending == ".html" else "seen.picture().save(path)"
+            expected = "another ending, such as .seen, which Seen.load() reads"
+            raise ArgumentError(message(str(path), "save() does not draw", expected=expected, hint=hint))
         about = ("source", "target", "source_words", "target_words", "title", "notes", "score")
         header = {name: getattr(self, name) for name in about}
         header["sites"] = [{name: getattr(site, name) for name in SITE} for site in self.sites]

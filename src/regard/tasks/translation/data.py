@@ -134,8 +134,8 @@ class Corpus:
 def swapped_note(pairs: Iterable[tuple[str, str]], source: Tokenizer, target: Tokenizer) -> str:
     """Return a note that source and target may be swapped, otherwise "".
 
-    The sides may be swapped if most source tokens are unknown, or if both sides have much fewer tokens with
-    the tokenizer of the other side.
+    The sides may be swapped if both have much fewer tokens with the tokenizer of the other side, or fewer and
+    most source tokens are unknown.
 
     pairs: sources and targets. The first SAMPLED are encoded.
     source, target: the tokenizers of the two sides, which may be those of another run (--init-from).
@@ -145,7 +145,8 @@ def swapped_note(pairs: Iterable[tuple[str, str]], source: Tokenizer, target: To
     straight = sum(_token_count(one, source) + _token_count(other, target) for one, other in sample)
     crossed = sum(_token_count(one, target) + _token_count(other, source) for one, other in sample)
     unknown = sum(token in source.uncovered for token in tokens)
-    if 2 * unknown <= len(tokens) and crossed >= SWAPPED * straight:
+    most_unknown = 2 * unknown > len(tokens)
+    if crossed >= straight * (1 if most_unknown else SWAPPED):
         return ""
     return (
         "most source words are not in the vocabulary of the model: source and target, the columns (--columns "
