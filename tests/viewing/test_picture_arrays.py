@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
+from io import StringIO
 from itertools import pairwise
 
 import numpy
 import pytest
+from rich.console import Console
 
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.viewing import (
@@ -291,3 +294,14 @@ def test_estimated_text_width_is_large_enough():
         font.set_size(100, 72)
         font.set_text(run.text, 0.0)
         assert font.get_width_height()[0] / 64 <= 1.06 * width_of(text, 100)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_numbers_are_not_cut_where_the_terminal_is_narrow(width: int):
+    query, key = numpy.full((1, 9), 3.39), numpy.full((15, 9), -4.19)
+    weights, words = numpy.full((1, 6), 0.16), [f"word{number}" for number in range(6)]
+    for picture in (steps(query, key, key), lines(weights, ["one"], words)):
+        console = Console(width=width, file=StringIO(), color_system=None)
+        console.print(picture)
+        numbers = re.findall(r"[−-]?\d*\.\d*", console.file.getvalue())
+        assert numbers and set(numbers) <= {"3.39", "−4.19", "−42.61", "0.07", ".16"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
@@ -129,8 +130,7 @@ def steps(
         lowest = max(lowest, top + part.bounds[3])
     left_out = _left_out(arrays, computed)
     canvas.foot(left_out)
-    printed = [line for step in grids for line in _printed(step)]
-    terminal = Group(*printed, *([Text(left_out, "dim")] if left_out else []))
+    terminal = Group(*map(_Printed, grids), *([Text(left_out, "dim")] if left_out else []))
     content = "query, keys, scores, weights, values and output of one attention call, as grids of numbers"
     name = "One attention call, step by step"
     return finished(canvas, terminal, title, about, name=name, content=content)
@@ -217,18 +217,28 @@ def _formatted(number: float) -> str:
     return shown.replace("-", "−") if float(shown) else "0.00"
 
 
-def _printed(step: Step) -> list[Text]:
-    """Return the grid of one step as lines of text, for the terminal."""
-    lines = [Text.assemble((step.name, "bold"), (f": {step.about}", "dim"))]
-    side = max(map(cell_len, step.rows))
-    width = max(7, *(cell_len(word) + 2 for word in (*step.columns, "")))
-    if step.columns:
-        words = (" " * (width - cell_len(word)) + word for word in step.columns)
-        lines.append(Text(" " * side + "".join(words), no_wrap=True, overflow="crop"))
-    for word, numbers in zip(step.rows, step.numbers, strict=True):
-        shown = "".join(_formatted(number).rjust(width) for number in numbers)
-        lines.append(Text(word + " " * (side - cell_len(word)) + shown, no_wrap=True, overflow="crop"))
-    return lines
+@dataclass(frozen=True)
+class _Printed:
+    """The grid of one step as lines of text, with as many columns as the terminal is wide enough for."""
+
+    step: Step
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        step = self.step
+        side = max(map(cell_len, step.rows))
+        width = max(7, *(cell_len(word) + 2 for word in (*step.columns, "")))
+        every = step.numbers.shape[1]
+        shown = every
+        if side + every * width > options.max_width:
+            shown = max(1, (options.max_width - side - 2) // width)
+        mark, fits = ("", "") if shown == every else (" …", f" (the first {shown} of {every} columns fit)")
+        yield Text.assemble((step.name, "bold"), (f": {step.about}{fits}", "dim"))
+        if step.columns:
+            words = (" " * (width - cell_len(word)) + word for word in step.columns[:shown])
+            yield Text(" " * side + "".join(words) + mark, no_wrap=True, overflow="crop")
+        for word, numbers in zip(step.rows, step.numbers, strict=True):
+            cells = "".join(_formatted(number).rjust(width) for number in numbers[:shown])
+            yield Text(word + " " * (side - cell_len(word)) + cells + mark, no_wrap=True, overflow="crop")
 
 
 def _left_out(arrays: dict[str, NDArray[numpy.float64]], scores: NDArray[numpy.float64]) -> str:

@@ -273,10 +273,13 @@ class Joined(Drawing):
                 level = float(weights[key])
                 strong = "=" if shades.plain else "━"
                 mark = strong * (2 if level >= 0.5 else 1)
-                line.append("   " if number else " ")
-                line.append(mark, Style(color=ramp(0.25 + 0.6 * level)) if shades.colour else Style())
-                line.append(f" {self.columns[key]} ")
-                line.append(f"{level:.2f}".removeprefix("0"), "dim")
+                link = Text("   " if number else " ")
+                link.append(mark, Style(color=ramp(0.25 + 0.6 * level)) if shades.colour else Style())
+                link.append(f" {self.columns[key]} ")
+                link.append(f"{level:.2f}".removeprefix("0"), "dim")
+                if number and line.cell_len + link.cell_len > width:
+                    break  # whole links only: a weight that is cut would be another number
+                line.append_text(link)
             yield line
 
 
