@@ -144,3 +144,17 @@ def test_packed_weights_and_products_of_words_are_kept_until_a_weight_changes() 
         result, expected = (run(model, batch, how) for run in (slot_search, beam_search))
         assert torch.equal(result.tokens, expected.tokens)
         torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=1e-4, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [1.0, 30.0, 300.0])
+def test_large_queries_and_keys_of_additive_attention(size: float) -> None:
+    """Beyond some size, exponentials would overflow: 0 times infinity."""
+    torch.manual_seed(0)
+    model = Bahdanau(9, 30, 16).eval()
+    for weight in (model.score.key_weight, model.score.query_weight):
+        weight.mul_(size)
+    batch, how = Batch.collate([[4, 5, 6], [7], [8, 4]]), Beam(3, rules=Rules(maximum=6))
+    result, expected = slot_search(model, batch, how), beam_search(model.double(), batch, how)
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=1e-4, atol=1e-4)
