@@ -1,4 +1,4 @@
-"""Calls on a CPU beside the PyTorch code that a user would write: windows, biases, dropout and looks."""
+"""Calls on a CPU beside the PyTorch code of a user: windows, biases, dropout, looks and a Memory."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ DROPOUT = ((64, 4, 32, 64), (16, 8, 128, 64))
 BIASED = ((1, 8, 32, 64), (4, 8, 256, 64), (1, 2, 16, 16))
 WINDOW, WINDOWED = 256, (512, 1024, 2048, 4096, 8192)
 ALIBI = (512, 4096)
+LOOKED = ((1, 8, 128, 64), (8, 8, 128, 64))
+STEP = (64, 50, 256)
 
 
 def chunked(query: Tensor, key: Tensor, value: Tensor, left: int) -> Tensor:
@@ -39,6 +41,46 @@ def chunked(query: Tensor, key: Tensor, value: Tensor, left: int) -> Tensor:
     seen[0] &= j >= 0
     bias = torch.where(seen, 0.0, -torch.inf).expand(heads, -1, -1, -1).flatten(0, 1)
     return sdpa(query, keys, values, attn_mask=bias[None]).view(batch, heads, length, width)
+
+
+def weighted(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention and its weights."""
+    weights = torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, -1)
+    return weights @ value, weights
+
+
+def described(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention, and what Look(alignment=True, entropy=True, mass=True) returns."""
+    output, weights = weighted(query, key, value)
+    weights.argmax(-1), -(weights * weights.clamp_min(1e-38).log()).sum(-1), weights.sum(-2)
+    return output
+
+
+def step_pair(gradients: bool) -> Pair:
+    """Additive attention of one query for each sequence, from a Memory with padding."""
+    batch, keys, width = STEP
+    torch.manual_seed(0)
+    score = regard.Additive(width, width, width)
+    states = torch.randn(batch, keys, width, requires_grad=gradients)
+    query = torch.randn(batch, 1, width, requires_grad=gradients)
+    memory = regard.prepare(states, score=score, mask=regard.padding([keys - 1] * batch))
+    projected, hidden = states @ score.key_weight, torch.arange(keys) >= keys - 1
+    leaves = [query, states, score.query_weight, score.vector]
+
+    def eager() -> Tensor:
+        scores = torch.tanh(query @ score.query_weight + projected) @ score.vector.flatten()
+        return torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)[:, None] @ states
+
+    def run(attend: Callable[[], Tensor]) -> Tensor:
+        output = attend()
+        if not gradients:
+            return output
+        found = torch.autograd.grad(output.sum(), leaves, retain_graph=True)
+        return torch.cat([each.flatten() for each in found])
+
+    name = f"additive step from a Memory, {','.join(map(str, STEP))}"
+    ours = partial(run, lambda: regard.attention(query, memory).output)
+    return Pair(name, gradients, ours, partial(run, eager))
 
 
 def both_passes(
@@ -94,3 +136,11 @@ def cpu_pairs(gradients: bool) -> Iterator[Pair]:
         yield pair(
             "ALiBi", (1, 8, length, 64), partial(attend, bias=scheme), partial(sdpa, attn_mask=bias[None])
         )
+    yield step_pair(gradients)
+    if gradients:
+        return
+    for shape in LOOKED:
+        every = regard.Look(alignment=True, entropy=True, mass=True)
+        ours = partial(attend, look=regard.Look(weights=True))
+        yield pair("look, weights", shape, ours, lambda *given: weighted(*given)[0])
+        yield pair("look, alignment, entropy and mass", shape, partial(attend, look=every), described)
