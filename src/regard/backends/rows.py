@@ -89,7 +89,7 @@ class _ByRows(torch.autograd.Function):
         doutput = doutput.masked_fill(hidden[..., None], 0.0)
         dquery = torch.empty_like(call.query)
         dkey, dvalue = torch.zeros_like(call.key), torch.zeros_like(call.value)
-        for rows, columns, added, __ in blocks(call):
+        for rows, columns, added, _seeing in blocks(call):
             of_rows, of_keys, of_values = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 doutput[:, :, rows],
                 *_parts(call, rows, columns),
