@@ -25,8 +25,6 @@ from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.translation.alignment import aligned_at, join_directions, search_alignments
 from regard.training.command_options import CommandOption, flag, integer, number
 
-__all__ = ["align"]
-
 AT_ONCE = 1024
 """Number of sentence pairs that are aligned at once. It is limited because their attention is in memory."""
 

@@ -18,8 +18,6 @@ from regard.evaluation.story_answerer import StoryAnswer
 from regard.tasks.answering.data import questions_of_files, read_story
 from regard.training.command_options import CommandOption, flag, several
 
-__all__ = ["ask"]
-
 
 @command(
     RUN,

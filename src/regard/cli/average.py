@@ -28,8 +28,6 @@ from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints, folder_name
 from regard.training.command_options import CommandOption, integer
 
-__all__ = ["average", "average_run"]
-
 
 @command(
     RUN,

@@ -14,8 +14,6 @@ from regard.cli.printing import printable_console
 from regard.looking import PASSES
 from regard.training.command_options import flag
 
-__all__ = ["backends"]
-
 
 @command(flag("--why", "Also print why the other backends are not used."))
 def backends(why: bool) -> None:

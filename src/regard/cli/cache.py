@@ -15,8 +15,6 @@ from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.user_cache import CacheEntry, cache_entries, cache_folder
 from regard.training.command_options import flag
 
-__all__ = ["cache"]
-
 cache = typer.Typer(cls=CommandGroup, invoke_without_command=True, rich_markup_mode=MARKUP)
 """The commands under `regard cache`."""
 

@@ -22,8 +22,6 @@ from regard.tasks.picture_outputs import check_folder
 from regard.training.command_options import CommandOption, several
 from regard.viewing.html_document import SUFFIXES
 
-__all__ = ["caption"]
-
 
 @command(
     RUN,

@@ -20,8 +20,6 @@ from regard.errors import ArgumentError, DataError, Hint, Setting, message, prin
 from regard.evaluation.text_classifier import Classification
 from regard.training.command_options import CommandOption, several
 
-__all__ = ["classify"]
-
 AT_ONCE = 4096
 """Number of input lines that are classified together. They are sorted by length for less padding."""
 

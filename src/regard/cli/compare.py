@@ -14,8 +14,6 @@ from regard.cli.train_settings import TRAINING_MACHINE, setting_options, setting
 from regard.errors import ArgumentError, message, printable
 from regard.training.command_options import CHOSEN, DATA, CommandOption, flag, integer, number, several
 
-__all__ = ["compare"]
-
 RUNS = "runs"
 """The name of the study that compares trained runs."""
 

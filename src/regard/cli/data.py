@@ -29,8 +29,6 @@ from regard.files.atomic_io import check_free, written_together
 from regard.training.command_options import CommandOption, flag, integer
 from regard.viewing import draw
 
-__all__ = ["data"]
-
 data = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=MARKUP)
 """The commands under `regard data`."""
 

@@ -15,20 +15,6 @@ from regard.errors import ArgumentError, message
 from regard.tasks.task_table import TASKS, find_task
 from regard.training.command_options import CommandOption, flag, integer, number
 
-__all__ = [
-    "BATCH_TOKENS",
-    "MAX_SOURCE_LENGTH",
-    "PENALTY",
-    "SAMPLING",
-    "SEARCHING",
-    "SHARED",
-    "beam_size",
-    "max_length",
-    "n_best",
-    "search_of",
-    "task_options",
-]
-
 SEARCHING = "Decoding"
 
 

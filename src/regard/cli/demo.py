@@ -13,8 +13,6 @@ from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, message, shell_word
 from regard.training.command_options import flag, number
 
-__all__ = ["SETTINGS", "demo"]
-
 SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 40_000, "held_out": 100},
     "model": {"name": "bahdanau", "width": 96, "dropout": 0.05},

@@ -22,8 +22,6 @@ from regard.files.requirements import without_paths
 from regard.models import MODELS, build_model
 from regard.runs.system_report import SECTIONS, Fact
 
-__all__ = ["doctor"]
-
 STYLES = {"well": ("ok", "green"), "lacking": ("--", "yellow"), "wrong": ("!!", "bold red")}
 
 TOLERANCE = 1e-3

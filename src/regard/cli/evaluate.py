@@ -32,8 +32,6 @@ from regard.tasks.file_checks import is_utf_8, same_texts
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.training.command_options import option_parameters, several
 
-__all__ = ["evaluate"]
-
 OF_RUNS = (
     "beam_size",
     "length_penalty",

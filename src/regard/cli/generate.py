@@ -24,8 +24,6 @@ from regard.tasks.language.text_stream import check_stop
 from regard.training.command_options import CommandOption, several
 from regard.training.interrupts import EXIT_STATUS, interruptible
 
-__all__ = ["generate"]
-
 AT_ONCE = 256
 """Number of prompts that are continued together."""
 

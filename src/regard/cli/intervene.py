@@ -29,8 +29,6 @@ from regard.training.command_options import CommandOption, several
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
 
-__all__ = ["intervene"]
-
 NARROW = 36
 """Minimum width, in characters, of the columns in which the two translations are printed side by side."""
 

@@ -14,19 +14,6 @@ from regard.tasks.task_table import TASKS, find_task, load, task_of
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = [
-    "import_from_here",
-    "next_command",
-    "one_sentence",
-    "open_run",
-    "open_task",
-    "own_task",
-    "resume_command",
-    "set_threads",
-    "task_in_regard",
-    "task_of_run",
-]
-
 WITH_TASK = ("show", "evaluate", "view", "average")
 """The commands that read a trained run and have the option --task."""
 

@@ -28,34 +28,6 @@ from regard.training.command_options import CommandOption, flag, integer, option
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = [
-    "CORPUS",
-    "COUNT",
-    "DEFAULT_COLUMNS",
-    "JSON",
-    "LINES",
-    "MACHINE",
-    "MOST_MINUTES",
-    "OF_RUN",
-    "OPTIONS",
-    "PAIRS",
-    "PAIR_FILES",
-    "PAIR_LINES",
-    "REQUIRED",
-    "RUN",
-    "SEED",
-    "TOKENS",
-    "batch_tokens",
-    "but",
-    "command",
-    "finite",
-    "given_options",
-    "given_parameters",
-    "options_of",
-    "parameters_of",
-    "under",
-]
-
 CORPUS = 10_000_000
 """Maximum number of sentences of the built-in corpus."""
 

@@ -17,8 +17,6 @@ from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
 from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header, sides_of_run
 
-__all__ = ["checked_files", "chosen_pairs", "pair_stream", "read_choices"]
-
 
 def checked_files(options: Mapping[str, Any], command: str) -> list[str]:
     """Return the names of the files of sentence pairs that the options of a command name.

@@ -22,8 +22,6 @@ from regard.tasks.picture_outputs import ResultFiles, check_output_ending, is_pi
 from regard.training.command_options import CommandOption, integer
 from regard.viewing.result import Result
 
-__all__ = ["CheckedInputs", "at_once", "drawing_option", "ranked_lines", "result_files", "write_results"]
-
 DRAWN_WIDTH = 100
 """The width, in characters, of drawings that are written to a file (--draw with --output)."""
 

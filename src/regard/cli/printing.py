@@ -15,8 +15,6 @@ from regard.errors import printable
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import Shown
 
-__all__ = ["facts_table", "json_text", "print_json", "printable_console"]
-
 
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON. NaN and infinity become strings; characters that are not printable are escaped.

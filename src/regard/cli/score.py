@@ -25,8 +25,6 @@ from regard.tasks.task_table import find_task
 from regard.training.command_options import flag, several
 from regard.training.logs.live_table import perplexity
 
-__all__ = ["score"]
-
 AT_ONCE = 4096
 """Number of sentence pairs, or of input lines, that are scored together."""
 

@@ -22,8 +22,6 @@ from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.seed_scores import FittedTable, SeedFacts, mean_text, scores_table, seed_facts_of
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
 
-__all__ = ["show", "sparkline"]
-
 ROWS = 12
 """Maximum number of evaluations in the table: the last evaluations, and always the best evaluation."""
 

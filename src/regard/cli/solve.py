@@ -16,8 +16,6 @@ from regard.tasks.algorithms.sequence_solver import Solution
 from regard.training.command_options import integer, several
 from regard.viewing.html_document import SUFFIXES
 
-__all__ = ["solve"]
-
 LONGEST = 10_000
 """The largest length and number of repeats of a generated sequence."""
 

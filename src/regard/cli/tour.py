@@ -21,8 +21,6 @@ from regard.cli.printing import printable_console
 from regard.training.command_options import flag
 from regard.viewing import bars, beside, draw
 
-__all__ = ["TOUR_STEPS", "tour"]
-
 QUICK = 3
 """Number of steps that `regard tour --quick` shows: the first of the TOUR_STEPS."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
     from regard.runs.run_task import RunTask
 
-__all__ = ["train"]
-
 TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
 """The settings in [data], and parameters of options, that name training files."""
 

@@ -25,15 +25,6 @@ from regard.training.setting_names import section_of
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = [
-    "TRAINING_MACHINE",
-    "TrainOption",
-    "check_exclusive",
-    "setting_options",
-    "settings_of",
-    "train_options",
-]
-
 PANELS = (DATA, MODEL, TRAINING, RUN, LOGS)
 """The order of the headings in the help of `regard train`."""
 

@@ -29,8 +29,6 @@ from regard.errors import ArgumentError, message
 from regard.roles import CROSS
 from regard.training.command_options import CommandOption, flag, several
 
-__all__ = ["translate"]
-
 AT_ONCE = 4096
 """Default number of input lines that are translated together. They are sorted by length for less padding."""
 

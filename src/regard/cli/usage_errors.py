@@ -19,25 +19,6 @@ from typing import Any
 from regard.cli.printing import json_text
 from regard.errors import ArgumentError, Setting, message, printable, shell_word, shown
 
-__all__ = [
-    "FORMATS",
-    "OTHER_NAMES",
-    "PEER_COMMANDS",
-    "PEER_OPTIONS",
-    "WITHOUT_COMMAND",
-    "check_apart",
-    "check_order",
-    "check_outputs",
-    "check_values",
-    "file_option",
-    "listed_name",
-    "peer_answer",
-    "setting_option",
-    "similar_options",
-    "unexpected_arguments",
-    "usage_error",
-]
-
 OTHER_NAMES = {"csv": "tsv", "parquet": "jsonl", "valid-csv": "valid-tsv", "valid-parquet": "valid-jsonl"}
 """Second name of an option -> the name that the help lists. One option reads several formats of files."""
 

@@ -38,8 +38,6 @@ from regard.training.command_options import CommandOption
 from regard.viewing import VIEWS, Picture, Seen
 from regard.viewing.word_groups import spelled
 
-__all__ = ["view"]
-
 KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 
 OWN = ("self", "rollout", "reading")

@@ -23,8 +23,6 @@ from regard.compare.study import Study, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext, cpu_threads
 from regard.errors import ArgumentError, RegardError, UnknownName, message
 
-__all__ = ["QUICK_STUDIES", "STUDIES", "Comparison", "compare"]
-
 STUDIES: dict[str, Study] = {
     study.name: study for study in (LENGTH, GRADIENT, COST, SCORES, SOFTMAX, HARD, POSITIONS, PARTS)
 }

@@ -23,8 +23,6 @@ from regard.viewing.pictures.fonts import hint_for
 if TYPE_CHECKING:
     from regard.compare.comparison import Comparison
 
-__all__ = ["csv_of", "write_page"]
-
 MANIFEST, WRITTEN = "files.json", (".csv", ".png", ".svg")
 """The list of the files of a comparison, and the endings of those that a later comparison may remove."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from regard.compare.study import Figure, Series
 from regard.viewing.pictures.fonts import written
 
-__all__ = ["can_draw", "missing_characters", "png_of_figure", "svg_of_figure"]
-
 COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6336c", "#0f9d8f")
 STYLES = ("-", "--", "-.", ":")
 DPI = 110

@@ -45,8 +45,6 @@ from regard.models import Encoded, Model, build_model
 from regard.models.transformer import Transformer
 from regard.sites import declared_sites, record
 
-__all__ = ["GRADIENT", "GradientFlow", "encoder_jacobian", "gradient_flow", "measured_flow"]
-
 MODELS = ("seq2seq", "bahdanau", "lstmn", "transformer")
 FIXED, ATTENTIVE, PARALLEL = "seq2seq", "bahdanau", "transformer"
 SMALLEST_WEIGHT = 1e-6

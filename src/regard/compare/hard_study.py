@@ -27,8 +27,6 @@ from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.estimators import Baseline, MovingAverage, NoBaseline, build_baseline
 from regard.training.settings import EstimatorSettings
 
-__all__ = ["HARD"]
-
 GOLD_PAIRS = 100
 """Number of test sentences with gold alignments."""
 

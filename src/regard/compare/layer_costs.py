@@ -30,19 +30,6 @@ from regard.layers import MultiHead
 from regard.memory import prepare
 from regard.scores import Additive
 
-__all__ = [
-    "BATCH",
-    "COST",
-    "LAYERS",
-    "REPEATED",
-    "ROUNDS",
-    "LayerCost",
-    "measure_layer",
-    "measure_projection",
-    "median_seconds",
-    "peak_memory",
-]
-
 BATCH, KERNEL, HEADS = 4, 3, 4
 ENOUGH = 0.5
 

@@ -16,8 +16,6 @@ from regard.training.settings import build
 if TYPE_CHECKING:
     from regard.compare.study_context import StudyContext
 
-__all__ = ["SentenceSet", "choose_bins", "read_sentences"]
-
 BOUNDS = (5, 9, 14, 19, 24, 34, 44, 60, 80, 120, 200)
 """Upper bounds of the classes of source length that choose_bins() tries, in words."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from regard.compare.study import Claim, Study, Variant
 from regard.compare.study_context import StudyContext, model_options
 
-__all__ = ["LENGTH"]
-
 FIXED, ATTENTIVE, REVERSED = "seq2seq", "bahdanau", "seq2seq-reversed"
 LOST = "share of BLEU lost from short to long sources"
 

@@ -27,8 +27,6 @@ from regard.compare.study import (
 from regard.compare.study_context import StudyContext
 from regard.layers import FeedForward, MultiHead
 
-__all__ = ["PARTS", "LookupModel", "accuracy_with_heads", "two_lookups"]
-
 WHOLE, FEEDING = "transformer", "luong"
 NO_SCALING, ONE_HEAD, NO_FEEDFORWARD = "without scaling", "1 head", "without feed-forward layer"
 NO_MASK, NO_PROJECTIONS, NO_FEEDING = "without causal mask", "K = V = X", "luong without input feeding"

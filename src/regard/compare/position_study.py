@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from regard.compare.study import Claim, Study, Variant
 
-__all__ = ["POSITIONS"]
-
 SCHEMES = ("none", "noise", "learned", "sinusoidal", "relative", "rotary", "alibi")
 BEYOND = "mean BLEU on sources longer than those of the training"
 

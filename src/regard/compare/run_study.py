@@ -34,8 +34,6 @@ from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.logs.live_table import metric_title
 from regard.training.settings import differences as settings_differences
 
-__all__ = ["compare_runs"]
-
 
 def compare_runs(
     folders: Sequence[str | Path],

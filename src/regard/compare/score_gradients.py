@@ -23,15 +23,6 @@ from regard.sites import record, scope
 from regard.training.hard_selections import hard_selections
 from regard.training.losses import sequence_losses
 
-__all__ = [
-    "ScoreSamples",
-    "gradient_statistics",
-    "sample_scores",
-    "score_state",
-    "score_statistics",
-    "weight_entropy",
-]
-
 ROWS = 8
 """Number of test sentences for which the gradients of a trained run are computed."""
 

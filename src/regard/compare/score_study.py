@@ -21,8 +21,6 @@ from regard.compare.study_context import VOCABULARY, StudyContext, random_batch
 from regard.models import build_model
 from regard.training.losses import cross_entropy
 
-__all__ = ["SCORES", "saturation"]
-
 NAMES = ("additive", "concat", "general", "dot", "scaled_dot")
 DOT, SCALED = "dot", "scaled_dot"
 WIDEST = "{} in the widest model"

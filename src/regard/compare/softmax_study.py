@@ -8,8 +8,6 @@ from regard.compare.score_gradients import score_state, weight_entropy
 from regard.compare.study import Claim, Row, Run, Study, Variant
 from regard.compare.study_context import StudyContext
 
-__all__ = ["SOFTMAX"]
-
 SELECTIONS: dict[str, Any] = {
     "softmax": "softmax",
     "sparsemax": "sparsemax",

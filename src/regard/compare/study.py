@@ -18,29 +18,6 @@ from regard.evaluation.confidence import interval
 if TYPE_CHECKING:
     from regard.compare.study_context import StudyContext
 
-__all__ = [
-    "CONTRADICTED",
-    "NOT_MEASURED",
-    "SUPPORTED",
-    "UNCLEAR",
-    "Claim",
-    "Figure",
-    "Row",
-    "Run",
-    "Series",
-    "Study",
-    "StudyResult",
-    "Table",
-    "Variant",
-    "Verdict",
-    "differences",
-    "fitted_slope",
-    "judge",
-    "lines_of",
-    "seeds_text",
-    "summary",
-]
-
 SUPPORTED, CONTRADICTED, UNCLEAR = "supported", "contradicted", "not distinguishable"
 NOT_MEASURED = "not measured"
 """The outcome of a claim whose runs are missing, because they failed or were stopped."""

@@ -49,14 +49,6 @@ from regard.training.settings import build, check_names, merged, without_alterna
 from regard.training.settings_toml import override, to_toml
 from regard.training.step_speed import fastest_threads
 
-__all__ = [
-    "COMPARED",
-    "StudyContext",
-    "cpu_threads",
-    "model_options",
-    "random_batch",
-]
-
 Measured = TypeVar("Measured")
 
 COMPARED: dict[str, dict[str, Any]] = {

@@ -20,18 +20,6 @@ from regard.errors import ArgumentError, RegardWarning, message
 from regard.models.base import Encoded, Model, State
 from regard.torch_modules.eval_mode import in_eval_mode
 
-__all__ = [
-    "ActiveRows",
-    "Ends",
-    "Prompts",
-    "device_of",
-    "eval_without_grad",
-    "float32_copy",
-    "start_decoding",
-    "state_rows",
-    "without_encoding",
-]
-
 Ends = Callable[[Tensor, Tensor], Tensor]
 """A function that is called after each step and can end hypotheses before they generate EOS.
 

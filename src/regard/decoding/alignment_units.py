@@ -10,8 +10,6 @@ from regard.data.tokenizers.tokenizer import clean
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.word_groups import SHOWN_SPACE, spelled, spelled_or_space
 
-__all__ = ["UNITS", "Units", "check_units", "count_units", "shown_units", "text_units", "units_of"]
-
 UNITS = ("auto", "word", "morpheme", "character")
 """Values of Translator(unit=...).
 

@@ -40,8 +40,6 @@ from regard.models.base import Model
 from regard.roles import CROSS
 from regard.sites import Record, scope
 
-__all__ = ["GNMT", "LENGTHS", "MOST_BEAMS", "Average", "Beam", "Length", "beam_search", "coverage"]
-
 MOST_BEAMS = 5000
 """The maximum beam size, and the maximum number of hypotheses to return (n-best)."""
 

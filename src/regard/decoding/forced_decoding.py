@@ -25,8 +25,6 @@ from regard.models.base import Model
 from regard.roles import CROSS, BySite, sites_matching
 from regard.sites import Record, declared_sites, scope
 
-__all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
-
 LOGITS = 2**26
 """Maximum number of logits (batch size * target length * vocabulary size) of one forward pass.
 

@@ -14,8 +14,6 @@ from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules
 from regard.models.base import Model
 
-__all__ = ["Greedy", "generate", "greedy_search"]
-
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """A function that chooses the next token of each hypothesis (row). It returns token ids, (rows,). Arguments:
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["highest", "highest_sums", "largest", "sortable"]
-
 ALL_ONES = 2**31 - 1
 
 BLOCK, FEWEST_VALUES = 64, 2**15

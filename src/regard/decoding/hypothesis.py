@@ -21,8 +21,6 @@ from regard.roles import BySite
 if TYPE_CHECKING:
     from regard.fast.search import RecordedAttention
 
-__all__ = ["Hypothesis", "LazyAttention", "ROOM", "SearchResult", "rows_as_tuples"]
-
 ROOM = 4096
 """At the start of a search, SearchResult has room for at most this many tokens per hypothesis.
 

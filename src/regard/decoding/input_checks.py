@@ -11,17 +11,6 @@ from regard.data.batch import UNK
 from regard.decoding.long_lines import Tokenizer
 from regard.errors import ArgumentError, UnknownKeyword, message
 
-__all__ = [
-    "DEFAULT",
-    "Default",
-    "SEARCH_KEYWORDS",
-    "both_single",
-    "check_load_keywords",
-    "checked_lines",
-    "encode_prefixes",
-    "search_hint",
-]
-
 
 class Default(Enum):
     """The type of the constant DEFAULT, which means: use the value that the Translator was created with."""

@@ -20,8 +20,6 @@ from regard.decoding.word_alignment import BatchAlignments
 if TYPE_CHECKING:
     from regard.decoding.translator import Translator
 
-__all__ = ["LineDecoder", "Side"]
-
 FULL_BATCH_BEAMS = 16
 """The largest number of beams (or samples) for which a batch may have all tokens_per_batch tokens.
 

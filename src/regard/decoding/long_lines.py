@@ -9,15 +9,6 @@ from typing import Protocol
 
 from regard.decoding.alignment_units import Units
 
-__all__ = [
-    "OVERLONG",
-    "Part",
-    "Tokenizer",
-    "divided",
-    "sentences",
-    "truncated",
-]
-
 OVERLONG = ("split", "truncate")
 """What to do with a line that is too long: split it into sentences, or truncate it."""
 

@@ -17,8 +17,6 @@ from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
-__all__ = ["LengthLimit", "MOST_TOKENS", "Rules", "TRANSLATION_LIMIT", "check_integers", "pad_prefixes"]
-
 MOST_TOKENS = 100_000
 """The largest value of Rules(minimum=..., maximum=..., repeat=...)."""
 

@@ -20,8 +20,6 @@ from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_i
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
-__all__ = ["Sample", "Seed", "random_numbers", "sample_search"]
-
 Seed = tuple[int, int, int]
 """The random seed of a sample: the seed of the search, the index of the sentence in the data, and the number
 of the sample."""

@@ -26,8 +26,6 @@ from regard.fast.search.search_loop import EarlyEnds, recorded_attention, slot_s
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
 
-__all__ = ["Search", "search"]
-
 NO_INT8 = "only the decoders of a Transformer and of bahdanau, without replaced layers, can use them"
 """Why a search with another decoder on preallocated tensors does not use int8 weights."""
 

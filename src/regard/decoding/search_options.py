@@ -13,8 +13,6 @@ from regard.decoding.sampling import Sample
 from regard.decoding.search import Search
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "describe_search", "search_of"]
-
 BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
 """Default values of --beam-size and --length-penalty."""
 

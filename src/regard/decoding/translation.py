@@ -26,8 +26,6 @@ from regard.viewing.result import Result, unknown_note
 if TYPE_CHECKING:
     from regard.viewing import Entry, Seen
 
-__all__ = ["Passage", "Scored", "Translation"]
-
 DRAWN = 100
 """Maximum number of source words and of target words in the picture of an alignment.
 

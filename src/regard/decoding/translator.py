@@ -35,8 +35,6 @@ from regard.errors import ArgumentError, UnknownName, check_keywords, message
 from regard.models.base import Model
 from regard.roles import CROSS
 
-__all__ = ["Translator"]
-
 AT_ONCE = 4096
 """Number of lines that stream() reads and translates together.
 

@@ -9,8 +9,6 @@ from regard.data.line_io import say
 from regard.errors import printable
 from regard.viewing.result import Result
 
-__all__ = ["UnknownWords"]
-
 NAMED = 8
 """Maximum number of unknown words that the report lists for each side (source or target)."""
 

@@ -25,20 +25,6 @@ from regard.roles import CROSS, sites_matching
 if TYPE_CHECKING:
     from regard.fast.search import RecordedAttention
 
-__all__ = [
-    "Alignment",
-    "BatchAlignments",
-    "Block",
-    "Choice",
-    "Place",
-    "Words",
-    "align",
-    "align_batch",
-    "averaged",
-    "choices",
-    "pharaoh",
-]
-
 
 class Block(NamedTuple):
     """The attention weights between the words of a line and its translation, or of one part of a long line.

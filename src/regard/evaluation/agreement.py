@@ -15,8 +15,6 @@ from regard.errors import ArgumentError, message
 from regard.evaluation.rank_correlation import jensen_shannon
 from regard.roles import CROSS
 
-__all__ = ["Agreement", "agreement"]
-
 
 @dataclass(frozen=True)
 class Agreement:

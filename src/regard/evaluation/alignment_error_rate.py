@@ -17,20 +17,6 @@ from regard.data.line_io import say
 from regard.data.read_text import read_lines
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
-__all__ = [
-    "AlignmentScore",
-    "Link",
-    "Links",
-    "check_links",
-    "linked",
-    "parse_links",
-    "past_the_end",
-    "rank_by_agreement",
-    "rank_by_links",
-    "read_links",
-    "score_links",
-]
-
 Way = TypeVar("Way", bound=Hashable)
 Other = TypeVar("Other", bound=Hashable)
 

@@ -14,19 +14,6 @@ from regard.data.tokenizers.tokenizer import clean
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.files.requirements import install_command, pip_command
 
-__all__ = [
-    "TOKENIZERS",
-    "References",
-    "Score",
-    "bleu",
-    "chrf",
-    "evaluate_corpus",
-    "exact_match",
-    "moses_bleu",
-    "moses_words",
-    "ter",
-]
-
 TOKENIZERS = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
 """The tokenizers for BLEU: all tokenizers of sacrebleu that need no download of a model."""
 

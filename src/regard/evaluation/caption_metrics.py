@@ -11,8 +11,6 @@ from itertools import zip_longest
 from regard.errors import DataError, message
 from regard.evaluation.bleu import Score, checked_texts
 
-__all__ = ["CiderD", "caption_bleu", "caption_words", "cider_d"]
-
 Ngram = tuple[str, ...]
 
 CAPTION_TOKENS = "case:lc|tok:words|punct:no"

@@ -12,8 +12,6 @@ from regard.data.shapes import Scene, is_valid, word_regions
 from regard.evaluation.bleu import Score, bleu
 from regard.evaluation.caption_metrics import CiderD, caption_bleu
 
-__all__ = ["Pointing", "caption_scores", "exact_captions", "pointing"]
-
 
 def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Score]:
     """Compute CIDEr-D and BLEU of captions, as a dict from the name of a metric to its Score.

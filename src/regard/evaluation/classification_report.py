@@ -17,8 +17,6 @@ from regard.data.labelled_text import Labels
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.viewing.terminal import Shown
 
-__all__ = ["ClassScore", "ClassificationReport", "classification_report"]
-
 SHOWN = 20
 """The confusion matrix is printed only for up to this many classes."""
 

@@ -38,8 +38,6 @@ from regard.evaluation.text_classifier import (
 )
 from regard.sites import scope
 
-__all__ = ["ClassifierErasure", "erase_words", "label_scores"]
-
 
 @dataclass(frozen=True)
 class ClassifierErasure(ErasureMeans):

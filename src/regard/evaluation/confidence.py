@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["SEEDS_NEEDED", "Interval", "interval"]
-
 SEEDS_NEEDED = 3
 """Smallest number of seeds for which an interval is computed."""
 

@@ -28,22 +28,6 @@ from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
 from regard.sites import scope
 
-__all__ = [
-    "Effect",
-    "ErasureMeans",
-    "HideKeys",
-    "Output",
-    "Plan",
-    "RowErasure",
-    "Sampling",
-    "Trial",
-    "counted",
-    "effects",
-    "in_nats",
-    "ranked_and_random",
-    "run_trials",
-]
-
 
 class Trial(NamedTuple):
     """One forward pass in which some tokens (or cells of an image) are removed.

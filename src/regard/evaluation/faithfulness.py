@@ -41,15 +41,6 @@ from regard.sites import scope
 from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing.word_groups import spelled_or_space
 
-__all__ = [
-    "Faithfulness",
-    "Pair",
-    "WordTruth",
-    "faithfulness",
-    "saliencies",
-    "word_scores",
-]
-
 CELLS, LOGITS = 2**16, 2**22
 """Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
 

@@ -24,8 +24,6 @@ from regard.models.base import State
 from regard.models.language_base import LanguageModel
 from regard.torch_modules.eval_mode import in_eval_mode
 
-__all__ = ["TextLoss", "text_loss", "token_losses"]
-
 
 @dataclass(frozen=True)
 class TextLoss:

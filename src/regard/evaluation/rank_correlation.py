@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["jensen_shannon", "kendall", "spearman"]
-
 
 def kendall(one: ArrayLike, other: ArrayLike) -> float:
     """Compute Kendall's tau-b, the rank correlation with a correction for ties.

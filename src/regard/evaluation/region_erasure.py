@@ -29,8 +29,6 @@ from regard.evaluation.erasure import (
 )
 from regard.viewing.image_attention import ImageAttention
 
-__all__ = ["RegionErasure", "erase_regions", "hide_cells"]
-
 FILL = "the mean colour of the image"
 """The colour of hidden cells, in words, for reports."""
 

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from regard.data.batch import TapeBatch
 
-__all__ = ["SequenceBits", "answer_loss", "sequence_bits"]
-
 
 class SequenceBits(NamedTuple):
     """The scores of the answers to B sequences of an algorithmic task.

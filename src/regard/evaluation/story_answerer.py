@@ -36,19 +36,6 @@ from regard.viewing.picture import noted
 from regard.viewing.result import Chances, Saved, listed
 from regard.viewing.terminal import Shown
 
-__all__ = [
-    "NO_FURTHER_FACT",
-    "SentenceEffect",
-    "SentenceEffects",
-    "StoryAnswer",
-    "StoryAnswerer",
-    "StoryErasure",
-    "StoryReport",
-    "TaskErrors",
-    "story_report",
-    "task_order",
-]
-
 AT_ONCE = 1024
 """Number of questions that stream() reads and answers together."""
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from regard.errors import UnknownName
 from regard.evaluation.alignment_error_rate import Link, Links, linked
 
-__all__ = ["SYMMETRISATIONS", "symmetrise"]
-
 AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 """Offsets (target, source) from a link to its neighbours, in the order in which grow-diag tries them."""
 

@@ -38,8 +38,6 @@ from regard.viewing import Picture, Seen, Site, shaded
 from regard.viewing.result import Chances, listed
 from regard.viewing.word_groups import SHOWN_SPACE, grouped, joined, spelled_or_space
 
-__all__ = ["Classification", "ReadText", "TextClassifier"]
-
 Line = str | tuple[str, str]
 """A text, or a pair of texts."""
 

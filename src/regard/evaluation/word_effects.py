@@ -16,8 +16,6 @@ from regard.evaluation.erasure import Trial
 from regard.evaluation.text_classifier import SIDES, Classification, Line, TextClassifier
 from regard.viewing.terminal import Shown
 
-__all__ = ["WordEffect", "WordEffects", "hide_each_word"]
-
 MEASURED = 400
 """Maximum number of words of a text whose effect on the probability is measured. Later words are skipped."""
 

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from regard.training.estimators import Reinforce
     from regard.training.length_buckets import Shapes
 
-__all__ = [
-    "BatchedTask",
-    "EpochRules",
-    "describe_plan",
-    "peak_rate",
-    "planned_tokens",
-    "shared_plan",
-    "training_speed",
-    "unless_stopped",
-]
-
 Batch = TypeVar("Batch")
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200

@@ -14,8 +14,6 @@ from regard.errors import DataError, RegardError, message, naming_place
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 
-__all__ = ["TOKENIZER", "Corpus", "store_json", "stored_json", "text_tokenizer"]
-
 TOKENIZER = "text.tokenizer"
 """Name of the tokenizer file in a run folder."""
 

@@ -28,19 +28,6 @@ from regard.data.table_formats import (
 from regard.data.text_encoding import TITLES, is_utf_8_text, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 
-__all__ = [
-    "SIDES",
-    "check_first_lines",
-    "check_separator",
-    "check_sides",
-    "check_text_files",
-    "columns_of_header",
-    "is_utf_8",
-    "report_tables",
-    "same_texts",
-    "sides_of_run",
-]
-
 LINES, SHARE = 3, 0.9
 """Minimum number of lines of a table, and the fraction of its lines that have the same number of columns."""
 

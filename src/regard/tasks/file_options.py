@@ -9,27 +9,6 @@ from typing import Any
 from regard.errors import ArgumentError, message
 from regard.training.command_options import CHOSEN, CommandOption
 
-__all__ = [
-    "COLUMNS",
-    "ENCODING",
-    "FAITHFULNESS",
-    "FIELDS",
-    "FILE_FORMATS",
-    "JSONL",
-    "PAGE",
-    "SOURCE",
-    "SPLIT",
-    "TARGET",
-    "TEST_FILE",
-    "TOKENS",
-    "TRAIN_FILE",
-    "TSV",
-    "VALID_FILE",
-    "VOCAB_SIZE",
-    "evaluated_files",
-    "train_files",
-]
-
 TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
 """The settings that define the vocabulary of a tokenizer. The weights of a model fit only one vocabulary. So
 these settings must stay the same when a run is resumed, or when a model starts from the weights of another

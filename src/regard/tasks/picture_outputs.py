@@ -11,8 +11,6 @@ from regard.errors import ArgumentError, DataError, message, shown
 from regard.viewing.html_document import SUFFIXES
 from regard.viewing.result import Result, Saved
 
-__all__ = ["ResultFiles", "check_folder", "check_output_ending", "check_page", "is_picture", "write_results"]
-
 PAGES = (".html", ".htm")
 """File name extensions of HTML pages."""
 

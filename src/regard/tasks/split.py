@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Split", "evenly", "spread_by_length"]
-
 Part = TypeVar("Part", bound=Any)
 
 

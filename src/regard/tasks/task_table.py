@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from regard.tasks.language import LanguageRun
     from regard.tasks.translation import TranslationRun
 
-__all__ = ["TASKS", "find_task", "load", "task_of"]
-
 TASKS = {
     "translation": "regard.tasks.translation.task:TranslationTask",
     "language": "regard.tasks.language.task:LanguageTask",

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from regard.viewing.explorer import explore
     from regard.viewing.image_attention import ImageAttention, caption_page, gaze, save_caption_page
     from regard.viewing.image_cells import CellGrid, PixelBox
-    from regard.viewing.picture import VIEWS, Picture, picture
+    from regard.viewing.picture import VIEWS, picture
     from regard.viewing.pictures.animation import player
     from regard.viewing.pictures.attention_steps import steps
     from regard.viewing.pictures.matrix import heads, hops, long_map, matrix
+    from regard.viewing.pictures.picture_files import Picture
     from regard.viewing.pictures.svg_writer import to_svg
     from regard.viewing.pictures.words import lines, over_time, reading, shaded
     from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top

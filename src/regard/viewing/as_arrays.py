@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["as_numpy", "check_words", "checked_matrix", "checked_weights"]
-
 HINTS = {
     ("HTS", True): "select one sentence of the batch: weights[sentence]",
     ("HTS", False): "draw one query with bars(), or pass weights[None]",

@@ -26,8 +26,6 @@ from regard.viewing.terminal import Shown, draw
 from regard.viewing.terminal_colors import clean, cropped
 from regard.viewing.word_groups import SHOWN_SPACE
 
-__all__ = ["WEIGHTS", "Entry", "facts", "fragment", "page", "save_page", "table"]
-
 ROWS = 40
 """Maximum number of target words drawn in the terminal."""
 

@@ -15,20 +15,6 @@ from regard.errors import ArgumentError, message
 from regard.files.atomic_io import write_whole
 from regard.viewing.terminal_colors import clean
 
-__all__ = [
-    "JOINERS",
-    "SUFFIXES",
-    "Page",
-    "article_page",
-    "check_ending",
-    "document",
-    "fragment_of",
-    "image_uri",
-    "safe",
-    "save_html",
-    "static",
-]
-
 JOINERS = "\u200c\u200d"
 """Zero-width joiners. They are not escaped, because composed emoji and Persian need them. Other control
 characters are escaped."""

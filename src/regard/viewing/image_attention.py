@@ -37,8 +37,6 @@ from regard.viewing.pictures.svg_writer import png_of
 from regard.viewing.terminal import Drawing, Thumbnails, beside, pooled_down
 from regard.viewing.terminal_colors import Shades, clean, cropped
 
-__all__ = ["ImageAttention", "caption_page", "gaze", "resized", "save_caption_page"]
-
 WORDS = 300
 """Maximum number of words of a caption in an ImageAttention."""
 

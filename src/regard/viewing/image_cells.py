@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["CellGrid", "PixelBox", "upsampled"]
-
 PLATEAU = 0.1
 """Up to this distance from the centre of a cell, upsampled() returns the weight of the cell unchanged. The
 distance is a fraction of the width (or height) of the cell."""

@@ -20,8 +20,6 @@ from regard.viewing.pictures.view_selection import Chosen, Word, matching, mean_
 from regard.viewing.pictures.words import lines, over_time, reading, shaded
 from regard.viewing.seen import BEGIN, Drawable, Seen, Site, drawable
 
-__all__ = ["VIEWS", "Picture", "noted", "picture"]
-
 UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
 """Limits for weights that are called nearly uniform: there are at least UNIFORM_KEYS keys, and no weight
 exceeds UNIFORM_RATIO / (number of keys)."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import as_numpy, checked_weights
 
-__all__ = ["MAP", "Pooled", "block_side", "largest", "pooled", "pooled_from_top"]
-
 MAP = 256
 """Maximum number of blocks into which the rows, and the columns, of a matrix are divided."""
 

@@ -19,8 +19,6 @@ from regard.viewing.html_document import SUFFIXES, article_page, check_ending, f
 if TYPE_CHECKING:
     from regard.viewing.seen import Seen
 
-__all__ = ["Chances", "Result", "Saved", "listed", "unknown_note"]
-
 NAMED = 5
 """Maximum number of unknown words that a note lists, and of labels whose probabilities are printed."""
 

@@ -26,8 +26,6 @@ from regard.viewing.pooled_attention import Pooled
 from regard.viewing.terminal_colors import cropped
 from regard.viewing.word_groups import grouped, joined, spelled_or_space
 
-__all__ = ["Drawable", "Seen", "Site", "drawable", "seen_of"]
-
 SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words", "role"), ("weights", "values")
 LONG = ("name", "rows", "columns", "whole", "exact_means")
 LONG_ARRAYS = ("keys", "weights", "maxima", "means")

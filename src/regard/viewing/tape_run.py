@@ -19,8 +19,6 @@ from regard.viewing.pictures.colors import DARK, QUIET, label
 from regard.viewing.pictures.picture_files import Illustrated, Picture, finished
 from regard.viewing.terminal import Thumbnails, pooled_down
 
-__all__ = ["TapeRun", "tape"]
-
 POINTED = 0.02
 """Slots at the ends of the tape are not drawn if no head has a weight above POINTED on them at any step."""
 

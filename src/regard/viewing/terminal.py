@@ -25,8 +25,6 @@ from rich.text import Text
 from regard.viewing.as_arrays import check_words, checked_matrix, checked_weights
 from regard.viewing.terminal_colors import Shades, clean, cropped, ramp
 
-__all__ = ["Bars", "Beside", "Legend", "Matrix", "Thumbnails", "bars", "beside", "draw", "pooled_down"]
-
 LEGEND = 20
 """Maximum width of the legend in terminal cells. A cell has the width of one narrow character."""
 

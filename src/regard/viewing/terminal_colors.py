@@ -9,8 +9,6 @@ from rich.color import Color
 from rich.console import Console, ConsoleOptions
 from rich.style import Style
 
-__all__ = ["Shades", "clean", "cropped", "ramp"]
-
 # The lightness increases from colour to colour, so that the scale also works in greyscale.
 _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246, 208))
 

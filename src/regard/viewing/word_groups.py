@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["SHOWN_SPACE", "SPACE", "grouped", "joined", "spelled", "spelled_or_space"]
-
 SPACE = "\u2581"
 """The character for a space inside a subword, as in SentencePiece: ▁."""
 

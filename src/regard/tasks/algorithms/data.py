@@ -18,8 +18,6 @@ from regard.errors import DataError, message, printable
 from regard.files.untrusted import parse_json
 from regard.tasks.algorithms.settings import AlgorithmsData
 
-__all__ = ["SequenceSource", "generator_of", "named_sizes", "read_sequence", "sequences_in"]
-
 SIZES_SEED, VALIDATION_SEED = 1, 2
 """The first argument of generator_of(): SIZES_SEED for the sizes of training batches, VALIDATION_SEED for
 validation sequences. So the two use different random numbers."""

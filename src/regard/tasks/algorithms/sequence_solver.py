@@ -28,8 +28,6 @@ from regard.viewing.html_document import safe
 from regard.viewing.result import Result
 from regard.viewing.tape_run import TapeRun
 
-__all__ = ["SequenceSolver", "Solution"]
-
 LEAST_CHANCE = 2.0**-149
 """Lower limit of the probability of a right bit, so that its logarithm is finite. It is the smallest float32
 number above 0."""

@@ -13,8 +13,6 @@ from regard.training.settings import Clash, Section, Training
 if TYPE_CHECKING:
     from regard.data.tape_tasks import TapeTask
 
-__all__ = ["AlgorithmsData", "AlgorithmsSettings", "AlgorithmsTraining"]
-
 Bits = Annotated[int, Field(ge=1, le=1000)]
 Size = Annotated[int, Field(ge=1, le=10_000)]
 Range = Annotated[list[Size], Field(min_length=2, max_length=2)]

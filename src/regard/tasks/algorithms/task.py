@@ -43,8 +43,6 @@ from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Speed, Stopped
 from regard.viewing import Picture
 
-__all__ = ["AlgorithmsRun", "AlgorithmsTask", "SizeScores", "optimal_bits", "size_scores"]
-
 BUCKETS = 8
 """Maximum number of padded sequence lengths on a GPU. Each length needs its own CUDA graph."""
 

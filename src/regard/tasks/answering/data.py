@@ -28,17 +28,6 @@ from regard.tasks.answering.settings import AnsweringData
 from regard.tasks.corpus import stored_json
 from regard.tasks.split import Split
 
-__all__ = [
-    "StoryCorpus",
-    "StorySplit",
-    "WORDS",
-    "hold_out_stories",
-    "load_words",
-    "questions_of_files",
-    "read_story",
-    "read_story_split",
-]
-
 WORDS = "words.json"
 """File in a run folder with the vocabulary. The order of the answers is the order of the outputs of the
 model."""

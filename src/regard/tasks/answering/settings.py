@@ -11,8 +11,6 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import train_files
 from regard.training.settings import Clash, Section, Training, Weight, Whole
 
-__all__ = ["AnsweringData", "AnsweringSettings", "AnsweringTraining"]
-
 
 class AnsweringData(Section):
     """The files of stories and questions.

@@ -52,8 +52,6 @@ from regard.training.task import Evaluation, Loss, Speed, epoch_generator
 from regard.viewing import Picture, Seen, hops
 from regard.viewing.picture import noted
 
-__all__ = ["AnsweringRun", "AnsweringTask", "StoryRows", "view_stored_answer"]
-
 EVALUATED = 1000
 """Number of validation questions of one forward pass."""
 

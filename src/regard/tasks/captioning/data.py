@@ -20,20 +20,6 @@ from regard.tasks.captioning.settings import ImageData
 from regard.tasks.corpus import Corpus
 from regard.tasks.split import Split
 
-__all__ = [
-    "CaptionCorpus",
-    "CaptionData",
-    "CaptionSplit",
-    "DeviceImages",
-    "FeatureCache",
-    "features_fit",
-    "fits_on_device",
-    "read_caption_split",
-    "read_images",
-    "read_shapes",
-]
-
-
 PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
 """Sizes of the built-in corpus. PICTURES is the default number of training pictures. There is one validation
 picture for VALID_PART training pictures, but at most VALID_PICTURES."""

@@ -37,8 +37,6 @@ from regard.viewing.html_document import safe
 from regard.viewing.image_attention import WORDS, ImageAttention
 from regard.viewing.result import Result
 
-__all__ = ["Caption", "ImageCaptioner", "set_reading"]
-
 MOST_ROWS = 512
 """Maximum number of hypotheses in one batch of the search: number of images times beam size."""
 

@@ -13,8 +13,6 @@ from regard.tasks.file_options import FILE_FORMATS, TOKENS, train_files
 from regard.training.command_options import CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
-__all__ = ["CaptioningSettings", "CaptioningTraining", "ImageData", "SHAPES"]
-
 MAX_SIZE = 4096
 """The largest size of an image in pixels: the same as in data/images/image_file.py, which imports torch."""
 

@@ -77,8 +77,6 @@ from regard.training.sampled_loss import (
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Stopped
 
-__all__ = ["CaptioningRun", "CaptioningTask"]
-
 MODELS = {"captioner": Captioner}
 """The classes of the models for captioning, by name (the setting model.name)."""
 

@@ -26,18 +26,6 @@ from regard.tasks.classification.settings import ClassificationData
 from regard.tasks.corpus import Corpus, stored_json
 from regard.tasks.split import Split
 
-__all__ = [
-    "LABELS",
-    "LabelledCorpus",
-    "LabelledSplit",
-    "check_files",
-    "check_header_lines",
-    "check_unknown_header",
-    "hold_out_texts",
-    "load_labels",
-    "read_labelled_split",
-]
-
 LABELS = "labels.json"
 """File in a run folder: the list of classes, in the order of the outputs of the model."""
 

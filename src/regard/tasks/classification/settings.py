@@ -13,8 +13,6 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import TOKENS, train_files
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
-__all__ = ["FILE_OPTIONS", "ClassificationSettings", "has_suffix", "labelled_columns", "labelled_files"]
-
 Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)]
 """A column number, starting at 1, or the name of a column or JSON field."""
 

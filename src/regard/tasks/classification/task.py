@@ -74,8 +74,6 @@ from regard.training.task import Evaluation, Loss
 from regard.viewing import Picture, shaded
 from regard.viewing.picture import noted
 
-__all__ = ["ClassificationRun", "ClassificationTask", "ClassificationView"]
-
 LEAST_SCALE = 0.01
 """Minimum of the colour scale of the view "erasure". The shade of a word shows how much the probability
 decreases without the word. The darkest shade is the largest decrease, or LEAST_SCALE if this is larger. So no

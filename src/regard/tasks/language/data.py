@@ -17,9 +17,6 @@ from regard.tasks.corpus import Corpus
 from regard.tasks.language.settings import TextData
 from regard.tasks.split import Split
 
-__all__ = ["TextCorpus", "TextLines", "TextSplit", "read_texts"]
-
-
 HELD_OUT, HELD_OUT_PART = 5000, 20
 """By default, HELD_OUT lines are held out for validation, but at most 1 / HELD_OUT_PART of all lines.
 

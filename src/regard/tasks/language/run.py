@@ -34,8 +34,6 @@ from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing import pooled_from_top
 from regard.viewing.result import unknown_note
 
-__all__ = ["Generation", "LanguageRun", "evaluation_batches", "observe_texts"]
-
 AT_ONCE = 256
 """Number of prompts that stream() reads and continues together."""
 

@@ -10,8 +10,6 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import TOKENS, TRAIN_FILE, VALID_FILE, VOCAB_SIZE
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
-__all__ = ["LanguageSettings", "TextData"]
-
 Length = Annotated[int, Field(ge=1, le=1_000_000)]
 
 

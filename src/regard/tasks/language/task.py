@@ -74,8 +74,6 @@ from regard.training.sampled_loss import (
 from regard.training.settings import build, merged
 from regard.training.task import CarriedState, Evaluation, Loss
 
-__all__ = ["LanguageTask"]
-
 MATRIX = 256
 """Maximum number of tokens for a picture of the attention as a matrix, with a row for each token.
 

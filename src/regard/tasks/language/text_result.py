@@ -24,8 +24,6 @@ from regard.viewing import Picture, Pooled, Seen, Site, long_map, pooled
 from regard.viewing.html_document import safe
 from regard.viewing.result import Result, listed
 
-__all__ = ["STOP_REASONS", "GeneratedText", "ScoredText", "TextResult"]
-
 STOP_REASONS = {
     "end": "the model generated the end of the line (EOS)",
     "stop": "a stop string was generated",

@@ -12,8 +12,6 @@ from torch import Tensor
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ArgumentError, message
 
-__all__ = ["StopCheck", "TextStream", "before_stop", "check_stop", "continuation"]
-
 CONTEXT = 8
 """Number of earlier tokens that are decoded together with new tokens. Without earlier tokens, a space before
 the first new token would be lost."""

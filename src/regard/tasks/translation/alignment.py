@@ -38,23 +38,6 @@ if TYPE_CHECKING:
     from regard.tasks.translation.data import Corpus
     from regard.tasks.translation.settings import TranslationSettings
 
-__all__ = [
-    "ATTENTIVE",
-    "CHOSEN",
-    "Guide",
-    "aligned_at",
-    "build_guide",
-    "check_choice",
-    "choose_by_agreement",
-    "choose_by_links",
-    "guided_site",
-    "join_directions",
-    "joined_weights",
-    "read_choice",
-    "search_alignments",
-    "write_choice",
-]
-
 ATTENTIVE = "use a run of a model with attention: regard train --model bahdanau, luong, lstmn or transformer"
 """The hint of errors about a model that has no attention to its source."""
 

@@ -31,20 +31,6 @@ from regard.evaluation import Links, read_links
 from regard.tasks.file_checks import check_first_lines, check_sides
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
 
-__all__ = [
-    "VOCABULARY",
-    "Corpus",
-    "Lowered",
-    "SampledBatches",
-    "Split",
-    "build_sampler",
-    "read_split",
-    "sampled_epochs",
-    "status",
-    "swapped_note",
-    "worker_count",
-]
-
 VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 """The settings of the vocabulary size, for error messages."""
 

@@ -52,14 +52,6 @@ from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import perplexity
 from regard.training.settings import build
 
-__all__ = [
-    "EVALUATE_OPTIONS",
-    "References",
-    "built_in_references",
-    "evaluate_translation",
-    "evaluate_translator",
-]
-
 SENTENCES = 1000
 """Default number of sentences of the built-in corpus."""
 

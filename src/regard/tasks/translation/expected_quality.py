@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["describe_quality", "note_few_pairs", "unseen_share"]
-
 MEASURED = {1_000: (1, 8), 3_000: (8, 17), 10_000: (12, 23)}
 """For each number of pairs: the test BLEU of Tatoeba (varied sentences) and of Multi30k (image captions)."""
 

@@ -25,15 +25,6 @@ from regard.tasks.translation.settings import DEFAULT_PAIRS
 from regard.training.budget import EPOCHS, EVALUATION_PART, MIN_STEPS, RESERVED, epochs_text
 from regard.training.settings import LENGTHS, merged
 
-__all__ = [
-    "Workload",
-    "epoch_tokens",
-    "fill_data",
-    "fit_to_text",
-    "make_plan",
-    "target_tokens",
-]
-
 Options = dict[str, Any]
 Speed = Callable[[Options, int | None], float]
 """A function speed(options, tokens) that measures the training speed of a model, in tokens per second.

@@ -16,8 +16,6 @@ from regard.tasks.translation.expected_quality import describe_quality
 from regard.training.command_options import CHOSEN, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
-__all__ = ["Data", "Evaluating", "TranslationModel", "TranslationSettings"]
-
 WAYS = {
     "source and target": ("source", "target"),
     "tsv": ("tsv",),

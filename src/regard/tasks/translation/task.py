@@ -50,19 +50,6 @@ if TYPE_CHECKING:
     from regard.training.estimators import Reinforce
     from regard.viewing import Picture, Seen, Site
 
-__all__ = [
-    "TOKENIZERS",
-    "Sample",
-    "TranslationRun",
-    "TranslationTask",
-    "TranslationView",
-    "chosen_dtype",
-    "fits_float16",
-    "load_tokenizers",
-    "load_translator",
-    "train_translation",
-]
-
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 1024
 """Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU). On a GPU, the

@@ -13,8 +13,6 @@ from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, label, shad
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.words import Joined
 
-__all__ = ["player"]
-
 HEIGHT, PAD, APART = 20.0, 6.0, 5.0
 """HEIGHT and PAD: height and padding of the box around a word. APART: distance between boxes. All are in
 points."""

@@ -19,8 +19,6 @@ from regard.viewing.pictures.colors import QUIET, label, width_of
 from regard.viewing.pictures.matrix import grid
 from regard.viewing.pictures.picture_files import Picture, finished
 
-__all__ = ["FORMULAS", "steps"]
-
 FORMULAS = {
     "dot": "query · key",
     "scaled_dot": "query · key / √D",

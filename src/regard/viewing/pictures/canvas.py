@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, text_color_on, width_of
 
-__all__ = ["Box", "Curve", "Mark", "Canvas", "Paper", "Raster", "Words", "same_size"]
-
 SIZE = 10.0
 """Default font size in points."""
 

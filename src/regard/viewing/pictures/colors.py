@@ -14,20 +14,6 @@ from numpy.typing import NDArray
 
 from regard.viewing.terminal_colors import clean, cropped
 
-__all__ = [
-    "DARK",
-    "FAINT",
-    "LINK",
-    "QUIET",
-    "WHITE",
-    "contrast",
-    "label",
-    "text_color_on",
-    "shade",
-    "shades",
-    "width_of",
-]
-
 WHITE, DARK, QUIET, FAINT = "#ffffff", "#1b2030", "#69707f", "#dfe2e8"
 LINK = "#1f6287"
 """The colour of lines between words."""

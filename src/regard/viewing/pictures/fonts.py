@@ -15,8 +15,6 @@ from typing import NamedTuple
 from regard.errors import ArgumentError, message
 from regard.files.requirements import install_command
 
-__all__ = ["Run", "Written", "hint_for", "needs", "written"]
-
 REPLACED = "▯□?"
 """Replacements for a character that no installed font has.
 

@@ -19,8 +19,6 @@ from regard.viewing.pictures.canvas import MIDDLE, Box, Canvas, Curve, Mark, Ras
 from regard.viewing.pictures.colors import QUIET
 from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 
-__all__ = ["gif_of", "hints", "pdf_of", "png_of"]
-
 DPI = 216
 """Pixels per inch of a PNG file: three pixels per point, so that the edges of cells fall on whole pixels."""
 

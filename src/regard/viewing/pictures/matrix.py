@@ -19,8 +19,6 @@ from regard.viewing.pooled_attention import Pooled, block_side
 from regard.viewing.seen import Site
 from regard.viewing.terminal import Legend, Thumbnails, draw, pooled_down
 
-__all__ = ["grid", "heads", "hops", "long_map", "matrix"]
-
 LONG = 48
 """If a matrix has more rows (or columns) than this, the cells are smaller, and labels that do not fit are
 left out."""

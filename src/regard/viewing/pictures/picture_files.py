@@ -16,8 +16,6 @@ from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
 
-__all__ = ["Illustrated", "Picture", "finished"]
-
 
 class Picture(Shown):
     """A picture or an animation, to print in the terminal, display in a notebook, or save as a file.

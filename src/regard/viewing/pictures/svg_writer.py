@@ -26,8 +26,6 @@ from rich.terminal_theme import TerminalTheme
 
 from regard.viewing.pictures.canvas import MIDDLE, Box, Canvas, Curve, Mark, Paper, Raster, Words
 
-__all__ = ["png_of", "svg_of", "to_canvas", "to_svg"]
-
 FONTS = {
     "sans": "'DejaVu Sans', Verdana, 'Noto Sans', 'Noto Sans CJK KR', 'Noto Sans KR', 'Apple SD Gothic Neo', "
     "'Malgun Gothic', 'Hiragino Sans', 'Yu Gothic', 'PingFang SC', 'Microsoft YaHei', sans-serif",

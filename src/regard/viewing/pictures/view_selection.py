@@ -15,8 +15,6 @@ from regard.viewing.seen import Seen, Site
 from regard.viewing.terminal_colors import clean
 from regard.viewing.word_groups import SPACE, grouped
 
-__all__ = ["Chosen", "matching", "mean_of", "place_of", "rows_of"]
-
 Word = int | str
 
 _COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)

@@ -31,8 +31,6 @@ from regard.viewing.pictures.view_selection import Word, place_of
 from regard.viewing.terminal import Drawing, bars, draw
 from regard.viewing.terminal_colors import Shades, ramp
 
-__all__ = ["Joined", "lines", "over_time", "reading", "shaded"]
-
 WIDE = 560.0
 """Maximum width of a line in points. Longer sentences are wrapped."""
 
