@@ -15,24 +15,6 @@ from regard.data.packed_tensors import buffer_of, parts_of
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = [
-    "BOS",
-    "Batch",
-    "BatchRows",
-    "EOS",
-    "ImageBatch",
-    "LabelledBatch",
-    "NO_FACT",
-    "NO_LABEL",
-    "PAD",
-    "StoryBatch",
-    "TapeBatch",
-    "TextBatch",
-    "UNK",
-    "padded",
-    "replace_words",
-]
-
 
 class BatchRows:
     """Base class of dataclasses of tensors with one row per sequence, for example of batches.

@@ -24,23 +24,6 @@ if TYPE_CHECKING:  # batches of text need none of them
     from regard.data.labelled_text import LabelledTexts, Labels
     from regard.data.tokenizers import Tokenizer
 
-__all__ = [
-    "Batches",
-    "CaptionBatches",
-    "EncodedCaptions",
-    "EncodedTexts",
-    "LabelledBatches",
-    "Plan",
-    "SimilarLengths",
-    "check_integers",
-    "check_rank",
-    "check_start",
-    "encode_captions",
-    "encode_texts",
-    "padded_rows",
-]
-
-
 WINDOW = 2**18
 """Maximum number of samples (sentence pairs) that are sorted by length together.
 

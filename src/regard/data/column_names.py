@@ -10,8 +10,6 @@ import re
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["COLUMNS", "FIELDS", "is_column_name", "two_columns", "two_names"]
-
 COLUMNS = (
     "The source and the target column of --tsv: two numbers (the first column is 1) or two names from the "
     "header line."

@@ -33,8 +33,6 @@ from regard.data.progress_bar import advancing
 from regard.data.read_text import Raw, invalid_line, read_blocks, to_bytes
 from regard.errors import DataError, Setting, UnknownName, message, printable, shown
 
-__all__ = ["Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
-
 EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
 

@@ -27,8 +27,6 @@ from regard.files.atomic_io import beside, flush_folder, remove, write
 from regard.files.tensor_file import read_tensors, tensor_blocks
 from regard.files.user_cache import LEFT_OVER, cache_error
 
-__all__ = ["EncodedPairs", "Side", "check_limit", "encode_pairs", "limited"]
-
 SIDES = ("source", "target")
 
 

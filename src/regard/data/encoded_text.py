@@ -28,19 +28,6 @@ from regard.data.read_text import checked_paths, read_lines
 from regard.data.tokenizers.tokenizer import Tokenizer, clean
 from regard.errors import ArgumentError, DataError, UnknownName, message, positive, shown
 
-__all__ = [
-    "DocumentBatches",
-    "EncodedText",
-    "LAYOUTS",
-    "SlidingWindows",
-    "StreamBatches",
-    "TextCounts",
-    "WindowBatches",
-    "count_text",
-    "encode_text",
-]
-
-
 LAYOUTS = ("documents", "continuous")
 """The layouts of a text: whether its lines are separate texts or one continuous text.
 

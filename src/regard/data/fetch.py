@@ -29,8 +29,6 @@ from regard.data.progress_bar import advancing
 from regard.errors import DataError, Hint, Setting, UnknownName, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all, write_whole
 
-__all__ = ["Fetched", "Piece", "PublicSet", "SETS", "fetch"]
-
 
 @dataclass(frozen=True)
 class Piece:

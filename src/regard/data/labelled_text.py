@@ -55,26 +55,6 @@ from regard.errors import (
     shown,
 )
 
-__all__ = [
-    "CLASS_WEIGHTS",
-    "ClassBalance",
-    "FORMATS",
-    "Format",
-    "LabelledText",
-    "LabelledTexts",
-    "Labels",
-    "Row",
-    "are_dates",
-    "class_weights",
-    "fields_of_json",
-    "format_of",
-    "labelled_from_lists",
-    "likely_columns",
-    "read_labelled",
-    "text_of_json",
-]
-
-
 LISTED = 20
 """Maximum number of labels that an error message lists."""
 

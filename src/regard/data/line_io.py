@@ -24,19 +24,6 @@ from regard.data.text_encoding import advice, other_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown, similar_path
 from regard.files.atomic_io import naming_file, write_all
 
-__all__ = [
-    "STANDARD",
-    "Lines",
-    "Notes",
-    "check_standard_input",
-    "given_lines",
-    "place_name",
-    "say",
-    "tell",
-    "writing",
-    "table_note",
-]
-
 Place = str | bytes
 """Where lines are read from: a file name, "-" for standard input, or the text itself as bytes."""
 

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["buffer_of", "copy_all", "map_tensors", "pack", "parts_of", "tensors_in"]
-
 ALIGNMENT = 16
 """The offset of each tensor in the buffer is a multiple of this number of bytes."""
 

@@ -21,8 +21,6 @@ from regard.data.read_text import Marks, Raw, checked_path, read_blocks, to_byte
 from regard.data.table_formats import Columns, Two, column_pairs, field_pairs, list_pairs
 from regard.errors import printable, shown
 
-__all__ = ["Block", "Chunk", "CountsDiffer", "Examiner", "Origin"]
-
 LONGEST_EXCERPT = 60
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"

@@ -7,8 +7,6 @@ from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["KINDS", "Choices", "Kind"]
-
 
 @dataclass(frozen=True)
 class Kind:

@@ -39,20 +39,6 @@ from regard.data.text_encoding import check_encoding, other_encoding
 from regard.errors import ArgumentError, DataError, Hint, Setting, UnknownName, message, shown
 from regard.files.requirements import install_command
 
-__all__ = [
-    "HeldOut",
-    "LinePairs",
-    "Pair",
-    "PairStream",
-    "Pairs",
-    "RowPairs",
-    "hold_out",
-    "in_batches",
-    "pairs_from_dataset",
-    "pairs_from_lists",
-    "read_pairs",
-]
-
 
 class Pair(NamedTuple):
     """A source sentence and its translation (target).

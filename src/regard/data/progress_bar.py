@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-__all__ = ["advancing"]
-
 PATIENCE = 1.0
 """Seconds before the progress bar is shown."""
 

@@ -37,26 +37,6 @@ from regard.data.text_encoding import (
 )
 from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting, message, shown, similar_path
 
-__all__ = [
-    "Marks",
-    "START",
-    "Raw",
-    "blocks_of",
-    "check_likely_encoding",
-    "check_start",
-    "Paths",
-    "checked_path",
-    "checked_paths",
-    "invalid_line",
-    "read_blocks",
-    "read_chunks",
-    "read_lines",
-    "reading",
-    "shown_paths",
-    "stream_chunks",
-    "to_bytes",
-]
-
 Marks = NDArray[numpy.uint8]
 
 BLOCK = 1 << 20

@@ -29,8 +29,6 @@ from regard.data.tokenizers import parse_tokenizer
 from regard.data.tokenizers.tokenizer import Lowercased, Tokenizer
 from regard.errors import DataError, message
 
-__all__ = ["SampledEpochs", "Sampler"]
-
 HEADER = 8
 """Number of bytes before each message between processes: the length of the message."""
 

@@ -29,24 +29,6 @@ from regard.data.read_text import Paths, checked_paths, read_lines, shown_paths
 from regard.data.table_formats import json_field, json_object, json_typed
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 
-__all__ = [
-    "EncodedStories",
-    "FORMATS",
-    "Stories",
-    "StoryQuestion",
-    "StoryWords",
-    "encode_stories",
-    "format_of_stories",
-    "last_sentences",
-    "no_questions",
-    "question_of_json",
-    "read_stories",
-    "sentences_of",
-    "task_of_file",
-    "words_of",
-]
-
-
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 _NUMBERED = re.compile(r"([0-9]{1,9})[ \t]+(.*)")
 

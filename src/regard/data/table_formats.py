@@ -40,32 +40,6 @@ from regard.errors import DataError, Hint, RegardWarning, Setting, message, prin
 from regard.files.requirements import install_command
 from regard.files.untrusted import parse_json
 
-__all__ = [
-    "Row",
-    "check_format",
-    "check_header_encoding",
-    "check_plain_text",
-    "column_pairs",
-    "column_places",
-    "column_rows",
-    "csv_rows",
-    "field_of",
-    "file_start",
-    "field_pairs",
-    "fields_of",
-    "is_csv",
-    "json_field",
-    "json_object",
-    "json_typed",
-    "list_pairs",
-    "record_rows",
-    "rename_command",
-    "similar_columns",
-    "text_start",
-    "too_few_columns",
-    "valid_cell",
-]
-
 ENDINGS = {
     "tsv": ((".csv", ".tsv"), "this file has columns, not JSON objects"),
     "jsonl": ((".json", ".jsonl", ".ndjson", ".parquet"), "this file has named fields, not columns"),

@@ -21,23 +21,6 @@ from torch.nn.functional import pad
 from regard.data.batch import EOS, Batch, TapeBatch
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable
 
-__all__ = [
-    "AssociativeRecall",
-    "Copy",
-    "DynamicNGrams",
-    "LARGEST_SIZE",
-    "Overwrite",
-    "PrioritySort",
-    "RepeatCopy",
-    "Sizes",
-    "TAPE_TASKS",
-    "TASKS",
-    "TapeTask",
-    "algorithm_batch",
-    "build_tape_task",
-]
-
-
 Sizes = dict[str, int]
 """The sizes of a sequence by name, such as {"length": 20}."""
 

@@ -14,19 +14,6 @@ from typing import NamedTuple
 
 from regard.errors import Setting, UnknownName, printable
 
-__all__ = [
-    "Mojibake",
-    "advice",
-    "check_encoding",
-    "find_mojibake",
-    "is_utf_16",
-    "is_utf_8_text",
-    "lacks_byte_order_mark",
-    "likely_encoding",
-    "other_encoding",
-    "utf_8_chunks",
-]
-
 TITLES = {
     "cp949": "CP949 (EUC-KR)",
     "cp932": "Shift-JIS (CP932)",

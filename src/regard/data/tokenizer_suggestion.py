@@ -10,8 +10,6 @@ from typing import Any
 
 from regard.data.tokenizers.tokenizer import clean, sides
 
-__all__ = ["suggest_tokenizer"]
-
 READ, SAMPLE = 200_000, 4000
 """At most READ pairs are read, and at most SAMPLE of them are examined.
 

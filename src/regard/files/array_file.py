@@ -19,8 +19,6 @@ from regard.errors import DataError, message
 from regard.files.atomic_io import write_whole
 from regard.files.untrusted import LIMITS, parse_json, read_limited
 
-__all__ = ["load_arrays", "save_arrays"]
-
 VERSION = "1"
 METADATA = "told"
 """The only metadata key of the file; its value is JSON with all metadata.

@@ -20,24 +20,6 @@ from typing import NamedTuple, TextIO
 
 from regard.errors import DataError, message, shown
 
-__all__ = [
-    "Leftover",
-    "Written",
-    "beside",
-    "check_free",
-    "failed",
-    "flush_folder",
-    "leftover",
-    "link",
-    "naming_file",
-    "remove",
-    "replace",
-    "write",
-    "write_all",
-    "write_whole",
-    "written_together",
-]
-
 BLOCK = 2**20
 """Number of bytes that are written at a time and then hashed. The hash is faster because the bytes are still
 in the CPU cache."""

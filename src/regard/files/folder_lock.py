@@ -16,8 +16,6 @@ from filelock import lock_descriptor
 from regard.errors import DataError, message, shell_word
 from regard.files.untrusted import open_regular
 
-__all__ = ["FolderLock", "FolderMoved", "locked"]
-
 NAME = ".lock"
 
 

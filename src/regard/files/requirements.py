@@ -10,16 +10,6 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "CLONE",
-    "Requirement",
-    "install_command",
-    "pip_command",
-    "read_requirement",
-    "requirements",
-    "without_paths",
-]
-
 CLONE = Path(__file__).resolve().parents[3]
 """The folder that contains src/regard, if Regard runs from its source."""
 

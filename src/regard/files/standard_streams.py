@@ -7,8 +7,6 @@ import select
 import sys
 from contextlib import suppress
 
-__all__ = ["drop_unread_output", "open_closed_streams", "write_at_once"]
-
 OUTPUTS = (1, 2)
 """The file descriptors of standard output and standard error."""
 

@@ -20,8 +20,6 @@ from torch import Tensor
 from regard.errors import DataError, message
 from regard.files.untrusted import open_regular
 
-__all__ = ["TensorInfo", "read_header", "read_tensors", "tensor_blocks"]
-
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",

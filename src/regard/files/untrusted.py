@@ -19,15 +19,6 @@ from typing import Any
 
 from regard.errors import DataError, message
 
-__all__ = [
-    "LIMITS",
-    "naming_damage",
-    "open_named",
-    "open_regular",
-    "parse_json",
-    "read_limited",
-]
-
 LIMITS = {
     "captions": 1 << 28,
     "config": 1 << 20,

@@ -17,8 +17,6 @@ from pathlib import Path
 from regard.errors import DataError, RegardWarning, message, shown
 from regard.files.atomic_io import leftover
 
-__all__ = ["KINDS", "LEFT_OVER", "CacheEntry", "cache_entries", "cache_error", "cache_folder"]
-
 KINDS = {
     "encoded sentence pairs": re.compile(r"[0-9a-f]{32}\.safetensors"),
     "weights of image encoders": re.compile(r"efficientnet-lite0-[0-9a-f]{8}-\d+\.safetensors"),

@@ -11,8 +11,6 @@ import torch
 from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.runs.memory_limit import check_memory_limit
 
-__all__ = ["choose_device", "start_device"]
-
 
 def choose_device(name: str | torch.device) -> str:
     """Return the name of a device for torch.device(). Raise an error if the device is not available.

@@ -18,9 +18,6 @@ from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
 
-__all__ = ["Estimate", "duration_text", "estimate"]
-
-
 LINES = 10_000
 """For an estimate, tokenizers are trained on this number of lines. This is enough to estimate sentence
 lengths."""

@@ -12,8 +12,6 @@ from regard.runs.devices import choose_device
 from regard.runs.run_task import StoredRun
 from regard.training.checkpoints.checkpoints import Checkpoint
 
-__all__ = ["LoadedModel", "LoadedRun", "with_weights"]
-
 Module = TypeVar("Module", bound=nn.Module)
 
 

@@ -9,8 +9,6 @@ try:  # here and not in memory_limit(): when memory is used up, the import would
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["check_memory_limit", "memory_limit", "memory_limit_hint"]
-
 LEAST = 10**9
 """Bytes that PyTorch needs for one thread. With less, libgomp ends the process when it starts a thread."""
 

@@ -31,18 +31,6 @@ from regard.training.progress import check_surroundings
 from regard.training.settings import build, differences
 from regard.training.step_speed import fastest_threads
 
-__all__ = [
-    "Machine",
-    "PreparedRun",
-    "build_from",
-    "check_run",
-    "complete",
-    "copy_files",
-    "prepare_corpus",
-    "set_threads",
-]
-
-
 FEW_EXAMPLES = 30
 """With fewer validation examples, a note says that the scores say little: the standard error of an accuracy
 of 0.8 is then more than 0.07."""

@@ -17,9 +17,6 @@ from regard.runs.stored_runs import checked_settings
 from regard.training.setting_names import named_tables
 from regard.training.settings import build, differences, merged, without_alternatives
 
-__all__ = ["ResolvedSettings", "resolve_settings"]
-
-
 BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hidden")
 """Settings that cannot change when a run is resumed, because the weights of the baseline depend on them."""
 

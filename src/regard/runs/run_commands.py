@@ -25,19 +25,6 @@ from regard.training.logs.live_table import Shown, metric_title
 if TYPE_CHECKING:
     from regard.viewing import Picture, Seen
 
-__all__ = [
-    "MAP_VIEW",
-    "ChosenRun",
-    "LongTextView",
-    "RunReport",
-    "RunView",
-    "ViewOptions",
-    "evaluate_validation",
-    "report_changed_data",
-    "score_table",
-    "with_maps",
-]
-
 MAP_VIEW = "long"
 """The view that draws a map, in which each cell is the largest weight in a block of tokens."""
 

@@ -21,8 +21,6 @@ from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoin
 from regard.training.progress import Progress
 from regard.training.settings import Section, build
 
-__all__ = ["Kept", "RunFacts", "facts_of", "nonfinite_step"]
-
 NO_SCORES = ("kind", "time", "best")
 """What the record of an evaluation in log.jsonl has besides its step and its scores."""
 

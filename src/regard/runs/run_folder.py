@@ -31,23 +31,6 @@ from regard.training.settings_toml import parse_toml, to_toml
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = [
-    "ALIGNMENT",
-    "DATA",
-    "MANIFEST",
-    "check_manifest",
-    "write_config_and_manifest",
-    "check_data",
-    "check_settings",
-    "checkpoint_of",
-    "config_of",
-    "fingerprints_of",
-    "is_run",
-    "made_folder",
-    "write_config",
-    "write_data",
-]
-
 CONFIG, DATA = "config.toml", "data.json"
 
 MANIFEST = "manifest.json"

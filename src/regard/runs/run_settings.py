@@ -13,8 +13,6 @@ from regard.errors import ArgumentError, message, printable
 from regard.training.command_options import CHOSEN, TRAINING, CommandOption
 from regard.training.settings import Clash, Section, Training
 
-__all__ = ["ModelSettings", "RunSettings", "check_seeds"]
-
 LARGEST = {"layers": 1000, "decoder_layers": 1000, "depth": 1000, "heads": 10_000}
 LARGEST_OTHER = 1_000_000
 """The largest permitted values of numeric model options. LARGEST has the values for some names. For all other

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
     from regard.training.distributed import Processes
 
-__all__ = [
-    "Plan",
-    "RunTask",
-    "StoredRun",
-    "named_sizes",
-    "on_meta_device",
-    "sizes_of",
-    "smallest_model",
-    "task_name",
-]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -19,8 +19,6 @@ from regard.files.atomic_io import replace
 from regard.files.untrusted import naming_damage, parse_json, read_limited
 from regard.runs.run_folder import config_of
 
-__all__ = ["check_one_seed", "failures_of", "folder_of_seed", "seed_folder", "seeds_of", "write_failures"]
-
 FAILED = "failed.json"
 
 

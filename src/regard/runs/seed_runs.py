@@ -30,8 +30,6 @@ from regard.training.logs.log import Log, resident
 from regard.training.progress import Progress
 from regard.training.step_results import NonFinite
 
-__all__ = ["Jobs", "Outcome", "seed_jobs", "train_seeds"]
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:

@@ -22,18 +22,6 @@ from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import failures_of, seed_folder, seeds_of
 from regard.training.logs.live_table import GAP, in_words, metric_title
 
-__all__ = [
-    "FittedTable",
-    "SeedFacts",
-    "SeedsReport",
-    "evaluate_seeds",
-    "mean_text",
-    "scores_table",
-    "seed_facts_of",
-    "summarised",
-    "written_summary",
-]
-
 LONGEST_WORD = 24
 """Longer words, such as paths, may be wrapped in a FittedTable."""
 

@@ -16,17 +16,6 @@ from regard.runs.seed_folders import check_one_seed
 from regard.training.checkpoints.checkpoints import ESTIMATOR, Checkpoint, Checkpoints
 from regard.training.settings import build
 
-__all__ = [
-    "WEIGHTS",
-    "check_newest",
-    "check_weights",
-    "checked_settings",
-    "find_checkpoint",
-    "open_stored",
-    "outline",
-    "stored_scores",
-]
-
 WEIGHTS = ("weights",)
 """The tensor files that inference needs. Damage to other files, such as the optimizer state, is ignored."""
 

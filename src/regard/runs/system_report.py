@@ -20,8 +20,6 @@ from rich.console import Console
 
 from regard.files.requirements import CLONE, install_command, pip_command, requirements
 
-__all__ = ["SECTIONS", "Fact", "version"]
-
 LITTLE_SPACE = 1 << 30
 """If a disk has fewer free bytes than this, the report warns that checkpoints may not fit."""
 

@@ -37,8 +37,6 @@ from regard.training.logs.log import Log
 from regard.training.logs.logger import Logger
 from regard.training.loop import Trainer
 
-__all__ = ["Outcome", "train_run"]
-
 
 def train_run(
     task: type[RunTask],

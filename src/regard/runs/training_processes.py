@@ -15,8 +15,6 @@ from regard.errors import printable
 from regard.runs.estimate import duration_text
 from regard.training.interrupts import Interruption
 
-__all__ = ["STOPPING", "Ended", "Training", "TrainingProcesses", "progress_line", "step_of"]
-
 STOPPING = "stopping: the trainings save their checkpoints (press Ctrl-C again to stop at once)"
 """The message that is printed when the first signal arrives; see interruptible()."""
 

@@ -13,8 +13,6 @@ import torch
 from regard.data.packed_tensors import map_tensors, pack, tensors_in
 from regard.training.task import Task
 
-__all__ = ["BatchStream", "Position", "pinned"]
-
 AHEAD = {"cuda": 64}
 """Number of batches that a thread prepares ahead, for each device type. The default is 0, because on a CPU
 the thread would take time from the training steps. With few batches ahead, a GPU would wait at the end of

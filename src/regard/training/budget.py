@@ -10,18 +10,6 @@ from regard.training.distributed import Processes
 from regard.training.progress import Progress
 from regard.training.settings import Training
 
-__all__ = [
-    "Slowdown",
-    "WallClock",
-    "budget_warning",
-    "count",
-    "epochs_text",
-    "evaluation_due",
-    "pace_is_known",
-    "plan_steps",
-    "total_steps",
-]
-
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 2_000, 100_000
 """The length of a run without a budget: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
 

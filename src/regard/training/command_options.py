@@ -8,21 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "CHOSEN",
-    "DATA",
-    "LOGS",
-    "MODEL",
-    "RUN",
-    "TRAINING",
-    "CommandOption",
-    "flag",
-    "integer",
-    "number",
-    "option_parameters",
-    "several",
-]
-
 DATA, MODEL, TRAINING, RUN, LOGS = "Data", "Model", "Training", "Run", "Logs"
 """The headings of the help of `regard train`, in this order."""
 

@@ -21,8 +21,6 @@ from torch import Tensor, distributed
 
 from regard.errors import ArgumentError, LostProcess, message
 
-__all__ = ["Processes", "joined"]
-
 PATIENCE = datetime.timedelta(hours=6)
 """Timeout of collective operations. It is long because all processes wait while the first process evaluates
 the model or encodes the data."""

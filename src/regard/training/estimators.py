@@ -29,19 +29,6 @@ from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.training.distributed import Processes
 from regard.training.hard_selections import HardSelections, Lengths, hard_selections
 
-__all__ = [
-    "BASELINES",
-    "Baseline",
-    "Estimate",
-    "LearnedBaseline",
-    "LeaveOneOut",
-    "MovingAverage",
-    "NoBaseline",
-    "Reinforce",
-    "build_baseline",
-    "likelihood_bound",
-]
-
 
 class Baseline(nn.Module):
     """Base class of baselines. A subclass implements forward().

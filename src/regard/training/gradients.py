@@ -22,8 +22,6 @@ from regard.training.distributed import Processes
 from regard.training.progress import seed_generators, step_seed
 from regard.training.task import Loss, Task
 
-__all__ = ["Gradients", "Objective", "chosen_precision", "coarse_products"]
-
 
 class Objective(nn.Module):
     """The loss of a task as a module, so that torch.compile and DistributedDataParallel can wrap it."""

@@ -22,8 +22,6 @@ from regard.roles import Role
 from regard.select import Hard, Select, Selection, softmax
 from regard.sites import Scope, open_scope
 
-__all__ = ["HardSelections", "Lengths", "Sums", "hard_selections"]
-
 Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
 
 

@@ -11,8 +11,6 @@ from types import FrameType
 
 from regard.files.standard_streams import drop_unread_output, write_at_once
 
-__all__ = ["EXIT_STATUS", "Interruption", "interruptible"]
-
 CAUSES = {
     getattr(signal, name): cause
     for name, cause in {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}.items()

@@ -25,9 +25,6 @@ from regard.models.seq2seq import Seq2Seq
 from regard.training.settings import Training
 from regard.training.task import Speed
 
-__all__ = ["Shapes", "few_shapes", "small_steps"]
-
-
 SMALL_STEPS = (
     *(Bahdanau, Captioner, GRUClassifier, LSTMNClassifier, LSTMNLanguageModel, LSTMNTranslationModel, Luong),
     Seq2Seq,

@@ -47,9 +47,6 @@ from regard.training.step_results import (
 )
 from regard.training.task import Stopped, Task
 
-__all__ = ["Trainer"]
-
-
 TASK = "task"
 """The name of the tensor file for the state of a task."""
 

@@ -16,20 +16,6 @@ from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
 from regard.kernels import by_kernel
 from regard.models.base import Model
 
-__all__ = [
-    "OutputFeatures",
-    "RDropLoss",
-    "check_dropout",
-    "cross_entropy",
-    "guided_alignment",
-    "model_loss",
-    "output_features",
-    "output_loss",
-    "r_drop",
-    "separates_output",
-    "sequence_losses",
-]
-
 
 def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
     """Compute cross_entropy(model(batch), labels, smoothing); see output_loss().

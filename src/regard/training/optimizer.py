@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from regard.errors import DataError, UnknownName, message
 
-__all__ = ["Average", "build_optimizer", "load_optimizer", "optimizer_tensors"]
-
 OPTIMIZERS = ("adamw", "sgd")
 """The names of the optimizers."""
 

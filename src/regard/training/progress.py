@@ -12,8 +12,6 @@ import torch
 
 from regard.errors import DataError, message
 
-__all__ = ["Progress", "check_surroundings", "seed_generators", "step_seed"]
-
 LARGEST = 10**18
 """Upper limit of numbers in state.json, such as steps and tokens. A file with a larger number is damaged."""
 

@@ -27,17 +27,6 @@ from regard.training.hard_selections import Lengths
 from regard.training.settings import Training
 from regard.training.task import Loss
 
-__all__ = [
-    "SAMPLED",
-    "RowLosses",
-    "add_estimator",
-    "check_estimator",
-    "embedding_features",
-    "features_size",
-    "sampled_loss",
-]
-
-
 SAMPLED = "the loss collects the keys that the attention samples (training.estimator)"
 """The value of Speed.uncapturable for tasks that use sampled_loss(): the reason why CUDA graphs cannot be
 used."""

@@ -6,8 +6,6 @@ import math
 
 from regard.training.settings import Training
 
-__all__ = ["scheduled_rate"]
-
 
 def scheduled_rate(settings: Training, *, step: int, epoch: int, total: int | None) -> float:
     """Return the learning rate of a training step: linear growth to the peak in the warm-up, then a schedule.

@@ -10,8 +10,6 @@ from pydantic import BaseModel
 
 from regard.errors import UnknownName
 
-__all__ = ["PEER_NAMES", "misplaced", "named_tables", "unknown_setting"]
-
 PEER_NAMES = {
     "the learning rate is training.learning_rate": ("lr", "learning_rate", "max_lr", "peak_lr"),
     "the learning rate schedule is training.schedule": ("lr_scheduler", "lr_scheduler_type", "scheduling"),

@@ -12,22 +12,6 @@ from regard.errors import ArgumentError, Hint, Setting, message
 from regard.training.command_options import CHOSEN, LOGS, CommandOption
 from regard.training.setting_names import named_tables, unknown_setting
 
-__all__ = [
-    "BATCHES",
-    "BaselineSettings",
-    "Clash",
-    "EstimatorSettings",
-    "LENGTHS",
-    "Section",
-    "Training",
-    "build",
-    "check_names",
-    "check_types",
-    "differences",
-    "merged",
-    "without_alternatives",
-]
-
 Part = Annotated[float, Field(ge=0, lt=1)]
 Whole = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]

@@ -12,8 +12,6 @@ from regard.errors import ArgumentError, DataError, message, printable
 from regard.files.untrusted import read_limited
 from regard.training.setting_names import named_tables
 
-__all__ = ["override", "parse_toml", "read_toml", "to_toml"]
-
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 
 LINE = re.compile(r"\(at line (\d+)")

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from regard.errors import RegardError
 
-__all__ = ["LATE", "NonFinite", "StepDone", "StepLate", "StepRequest", "UnreadSteps", "first_nonfinite"]
-
 
 class NonFinite(RegardError):
     """Raised if a loss, a gradient or a weight of a training step is NaN or infinite.

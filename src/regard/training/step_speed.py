@@ -12,8 +12,6 @@ from regard.training.loop import Trainer
 from regard.training.settings import Training
 from regard.training.task import Task
 
-__all__ = ["fastest_threads", "tokens_per_second"]
-
 SECONDS, LEAST, MOST = 0.6, 3, 50
 """Training steps are timed for SECONDS seconds, but at least LEAST and at most MOST steps."""
 

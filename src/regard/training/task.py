@@ -14,19 +14,6 @@ from torch import Generator, Tensor, nn
 
 from regard.errors import DataError, message
 
-__all__ = [
-    "Capture",
-    "CarriedState",
-    "Direction",
-    "Evaluation",
-    "Loss",
-    "Speed",
-    "Stopped",
-    "Task",
-    "epoch_generator",
-]
-
-
 Direction = Literal["higher", "lower"]
 """Whether higher or lower values of a metric are better."""
 

@@ -45,16 +45,6 @@ from regard.errors import (
 )
 from regard.files.untrusted import LIMITS, read_limited
 
-__all__ = [
-    "CaptionedImage",
-    "CaptionedImages",
-    "FORMATS",
-    "coco_image_id",
-    "list_images",
-    "read_captions",
-]
-
-
 SUFFIXES = {".tsv": "tsv", ".csv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 """File name extension -> format of captions. A .json file is not in this table: its content decides between
 "coco" and "karpathy"."""

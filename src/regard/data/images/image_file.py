@@ -25,20 +25,6 @@ from regard.files.untrusted import LIMITS, read_limited
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-__all__ = [
-    "Augmentation",
-    "FORMATS",
-    "MAX_PIXELS",
-    "MAX_SIZE",
-    "MEMORY",
-    "Pixels",
-    "centre_crop",
-    "decode_files",
-    "decode_image",
-    "read_image",
-]
-
-
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The image formats that read_image() accepts, by their names in Pillow.
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from regard.data.korean.grammar import Dice, Phrase, long_sentence, sentence
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["Example", "KoreanEnglish", "SPLITS", "korean_english"]
-
 
 class Example(NamedTuple):
     """A Korean sentence, its English translation, and their word alignment.

@@ -74,20 +74,6 @@ from regard.data.korean.lexicon import (
     nouns,
 )
 
-__all__ = [
-    "CLAUSES",
-    "Dice",
-    "Phrase",
-    "Plan",
-    "SENTENCES",
-    "action",
-    "ended",
-    "long_sentence",
-    "person",
-    "sentence",
-]
-
-
 Option = TypeVar("Option")
 
 

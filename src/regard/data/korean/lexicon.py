@@ -25,37 +25,6 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ACTIVE_FRAMES",
-    "ADJECTIVES",
-    "ARRIVE",
-    "Adjective",
-    "DEEDS",
-    "ENDINGS",
-    "ERRANDS",
-    "FRAMES",
-    "Frame",
-    "KNOW",
-    "KNOW_NOT",
-    "NOUNS",
-    "Noun",
-    "PARTICLES",
-    "PLACES",
-    "PURPOSES",
-    "Person",
-    "Place",
-    "Stem",
-    "TABLES",
-    "VERBS",
-    "Verb",
-    "attach",
-    "close",
-    "conjugate",
-    "final",
-    "nouns",
-]
-
-
 TABLES: dict[str, Any] = tomllib.loads(
     resources.files("regard.data.korean").joinpath("lexicon.toml").read_text(encoding="utf-8")
 )

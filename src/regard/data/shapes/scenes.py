@@ -48,35 +48,6 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, UnknownName, message, positive, printable
 
-__all__ = [
-    "Box",
-    "CAPTIONS",
-    "COLOURS",
-    "HELD_OUT",
-    "PIXELS",
-    "PLACES",
-    "RELATIONS",
-    "Region",
-    "SHAPES",
-    "SIZES",
-    "SPLITS",
-    "SQUARE",
-    "SQUARE_STARTS",
-    "Scene",
-    "SceneObject",
-    "Shapes",
-    "ShapesExample",
-    "VALID_PAIRS",
-    "VERSION",
-    "all_captions",
-    "is_valid",
-    "object_mask",
-    "render",
-    "shapes",
-    "word_regions",
-]
-
-
 PIXELS = 64
 """Width and height of a picture in pixels."""
 

@@ -31,8 +31,6 @@ from regard.data.tokenizers.tokenizer import (
 )
 from regard.errors import ArgumentError, DataError, RegardWarning, message
 
-__all__ = ["Morpheme", "Morphemes", "analyzed_lines", "installed_versions", "is_korean", "joined_morphemes"]
-
 PACKAGES = ("kiwipiepy", "kiwipiepy_model")
 """The Python packages that decide how a text is split: the analyzer, and the files of its language model."""
 

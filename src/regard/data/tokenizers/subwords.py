@@ -28,21 +28,6 @@ from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.tokenizer import SPACE, SPECIALS, UNKNOWN, Sample, Tokenizer, clean
 from regard.errors import ArgumentError, DataError, message
 
-__all__ = [
-    "BPE",
-    "Backpointers",
-    "Draw",
-    "Lattice",
-    "Segmenter",
-    "Subwords",
-    "Unigram",
-    "all_segmentations",
-    "backpointers",
-    "draw_pieces",
-    "sample_merges",
-]
-
-
 Draw = Callable[[], float]
 """A function that returns a random number in [0, 1), such as random.Random(0).random."""
 

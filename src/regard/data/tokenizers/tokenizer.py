@@ -24,20 +24,6 @@ from regard.errors import ArgumentError, DataError, message
 from regard.files.atomic_io import write_whole
 from regard.files.untrusted import parse_json, read_limited
 
-__all__ = [
-    "Characters",
-    "ClosedWords",
-    "Lowercased",
-    "Sample",
-    "Tokenizer",
-    "Words",
-    "clean",
-    "draw_sample",
-    "separate_marks",
-    "sides",
-]
-
-
 SPACE = "\u2581"
 """The character that represents a space in a subword, as in sentencepiece: "▁the"."""
 

@@ -10,7 +10,7 @@ from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.runs.prepare_run import Machine
-    from regard.runs.train_run import Outcome
+    from regard.runs.seed_runs import Outcome
     from regard.tasks.translation.settings import TranslationSettings
     from regard.tasks.translation.task import (
         TranslationRun,

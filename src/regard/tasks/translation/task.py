@@ -44,7 +44,7 @@ from regard.training.task import Evaluation, Loss, Stopped
 if TYPE_CHECKING:
     from regard.call import Call
     from regard.runs.run_commands import RunReport
-    from regard.runs.train_run import Outcome
+    from regard.runs.seed_runs import Outcome
     from regard.tasks.translation.data import Corpus, Split
     from regard.training.distributed import Processes
     from regard.training.estimators import Reinforce

@@ -13,8 +13,6 @@ from regard.errors import ArgumentError, DataError, message
 from regard.files.untrusted import naming_damage
 from regard.training.checkpoints.checkpoints import Checkpoint
 
-__all__ = ["Averaged", "averaged_from", "mean_weights"]
-
 
 @dataclass(frozen=True)
 class Averaged:

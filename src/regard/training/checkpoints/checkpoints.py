@@ -29,8 +29,6 @@ from regard.files.atomic_io import Written
 from regard.files.tensor_file import TensorInfo, read_header, read_tensors, tensor_blocks
 from regard.files.untrusted import naming_damage, open_regular, parse_json, read_limited
 
-__all__ = ["ESTIMATOR", "STATE", "Checkpoint", "Checkpoints", "folder_name", "step_of"]
-
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", ".safetensors"
 VERSION = 1
 """The version of the manifest format."""

@@ -13,8 +13,6 @@ from typing import BinaryIO
 
 from regard.files.untrusted import open_regular
 
-__all__ = ["Journal", "strict"]
-
 HELD = 1000
 """Maximum number of records that are kept in memory while the log file cannot be written. Older records are
 dropped."""

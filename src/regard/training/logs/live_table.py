@@ -18,8 +18,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Display", "Evaluated", "Shown", "metric_title", "in_bytes", "perplexity", "progress_line"]
-
 ROWS = 5
 """Number of recent evaluations in the table. The best evaluation is shown too."""
 

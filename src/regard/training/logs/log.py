@@ -26,8 +26,6 @@ from regard.training.logs.live_table import (
 )
 from regard.training.logs.logger import Board, Logger, Loggers
 
-__all__ = ["Log", "Means"]
-
 REFRESH = 1.0
 """Seconds between two updates of the live table. An update takes about 5 milliseconds."""
 

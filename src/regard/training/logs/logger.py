@@ -26,8 +26,6 @@ from typing import Any
 from regard.errors import ArgumentError, message, printable
 from regard.files.requirements import install_command
 
-__all__ = ["Board", "Logger", "Loggers", "import_logger"]
-
 Logger = Callable[[str, Mapping[str, Any]], object]
 """A function that is called with the name and the values of each event of a training run."""
 
