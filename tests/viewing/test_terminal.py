@@ -13,7 +13,7 @@ from rich.segment import Segment
 
 import regard
 from regard import ArgumentError
-from regard.viewing import bars, beside, draw
+from regard.viewing import bars, beside, draw, to_svg
 
 WEIGHTS = numpy.array([[0.8, 0.15, 0.05], [0.0, 0.001, 0.999]])
 ROWS, COLUMNS = ["I", "cat"], ["나", "고양이", "は"]
@@ -207,3 +207,18 @@ def test_draw_explains_what_to_pass_instead(argument: object, pattern: str):
     with pytest.raises(regard.ArgumentError, match=pattern) as error:
         draw(argument, ["a"], ["b"])
     assert "hint:" in str(error.value)
+
+
+def test_a_file_shows_all_columns_and_a_terminal_those_that_fit(tmp_path):
+    words = [f"word{number}" for number in range(60)]
+    matrix = draw([[1 / 60] * 60] * 2, ["a", "b"], words)
+
+    def boxes(drawing):
+        return to_svg(drawing).count("<rect")
+
+    assert "keys fit" in str(matrix)  # 100 terminal cells hold 49 keys
+    assert boxes(matrix) - boxes(draw([[1 / 60]] * 2, ["a", "b"], words[:1])) >= 2 * 59
+    assert "fit," not in to_svg(matrix) and "fit," not in to_svg(beside(matrix, matrix))
+    assert "fit," in to_svg(matrix, width=60)  # as the caller wishes
+    matrix.save(tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text().count("<rect") == boxes(matrix)

@@ -36,8 +36,13 @@ are truncated."""
 class Shown:
     """Base class of objects that rich can print. str() returns plain text; a notebook shows an SVG.
 
-    save() writes the object to a file, as it looks in a terminal.
+    save() writes the object to a file, as it looks in a terminal that is wide enough for all columns.
     """
+
+    @property
+    def least_width(self) -> int:
+        """The number of terminal cells with which nothing is left out."""
+        return 0
 
     def __str__(self) -> str:
         page = io.StringIO()
@@ -96,6 +101,10 @@ class Matrix(Drawing):
         widest = max([self._side + sum(self._label_widths), below, *map(cell_len, self.title)])
         return Measurement(min(widest, 16), min(widest, options.max_width))
 
+    @property
+    def least_width(self) -> int:
+        return self._side + self._stacked_width * len(self.columns)
+
     def lines(self, shades: Shades, width: int) -> Iterator[Text]:
         side = self._side
         widths, stacked = self._fitted(width - side)
@@ -139,8 +148,13 @@ class Matrix(Drawing):
         for widths in ([max(needed, default=0)] * len(needed), needed):
             if sum(widths) <= available:
                 return widths, False
-        each = 5 if self.numbers else 2
+        each = self._stacked_width
         return [each] * min(len(needed), max(available // each, 1)), True
+
+    @property
+    def _stacked_width(self) -> int:
+        """The width of a column in terminal cells if its label is vertical."""
+        return 5 if self.numbers else 2
 
     def _header(self, side: int, widths: list[int], stacked: bool) -> Iterator[Text]:
         shown = self.columns[: len(widths)]
@@ -311,6 +325,10 @@ class Beside(Shown):
     """Several drawings side by side in the terminal, the result of beside()."""
 
     drawings: tuple[RenderableType, ...]
+
+    @property
+    def least_width(self) -> int:
+        return max((getattr(drawing, "least_width", 0) for drawing in self.drawings), default=0)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Columns([Group(drawing, "") for drawing in self.drawings], padding=(0, 3))

@@ -42,6 +42,8 @@ _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # The SVG export of rich is not used: it gives wide characters the width of narrow characters, and it loads
 # fonts from a CDN.
 SIZE, CELL, LINE, MARGIN = 14, 8.4, 19, 14
+WIDTH = 88
+"""The width of a file in terminal cells, unless a drawing needs more (Drawing.least_width)."""
 _DARK, _LIGHT = ColorTriplet(13, 15, 21), ColorTriplet(222, 225, 232)
 _COLOURS = [
     *((13, 15, 21), (239, 108, 117), (122, 196, 152), (229, 192, 123)),
@@ -139,11 +141,11 @@ def _text(text: str) -> str:
     return escape(_NOT_XML.sub("\ufffd", text))
 
 
-def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
+def to_svg(drawing: RenderableType, width: int | None = None, title: str = "") -> str:
     """Convert a drawing to the text of an SVG file.
 
     drawing: an object that rich can print. For a Picture, its method svg() is used.
-    width: maximum width in terminal cells.
+    width: maximum width in terminal cells. Default: 88, or more if a drawing has more columns.
     title: the <title> of the SVG, read by screen readers.
 
     >>> from regard.viewing import draw, to_svg
@@ -157,8 +159,10 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
     return svg_of(to_canvas(drawing, width), title)
 
 
-def to_canvas(drawing: RenderableType, width: int = 88) -> Canvas:
+def to_canvas(drawing: RenderableType, width: int | None = None) -> Canvas:
     """Convert a drawing for the terminal to a canvas, which can be written to a file. See to_svg()."""
+    if width is None:
+        width = max(WIDTH, getattr(drawing, "least_width", 0))
     console = Console(file=io.StringIO(), width=width, color_system="truecolor", force_terminal=True)
     lines = list(Segment.split_lines(console.render(drawing)))
     while lines and not _end(lines[-1]):
