@@ -24,6 +24,9 @@ def copied(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "copy")
 
 
+LABELLED = ("pos", "good"), ("neg", "bad")
+
+
 def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
     result = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
     assert result.status == 0 and mentions(result.out, 3, "20, 30, 40")
@@ -232,3 +235,30 @@ def test_symbolic_links_are_not_copied(command, copied, tmp_path):
     (copied / "notes.txt").symlink_to(tmp_path / "secret")
     assert command("average", copied, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / "notes.txt").exists()
+
+
+def test_a_shared_run_is_not_evaluated_on_another_file_of_the_same_name(command, tmp_path, monkeypatch):
+    rows = [f"{label}\t{word} film {number}" for number in range(12) for label, word in LABELLED]
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "a.tsv").write_text("\n".join(rows) + "\n")
+    data = (
+        "--task",
+        "classification",
+        "--tsv",
+        tmp_path / "first" / "a.tsv",
+        "--steps",
+        1,
+        "--device",
+        "cpu",
+    )
+    assert command("train", *data, "--output", tmp_path / "run").status == 0
+    assert (
+        command("average", tmp_path / "run", "--steps", "best", "--output", tmp_path / "shared").status == 0
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tsv").write_text("\n".join(rows[:20]) + "\n")
+    refused = command("evaluate", "shared")
+    assert refused.status == 2 and mentions(refused.err, "a.tsv", "regard evaluate shared FILES")
+    assert command("evaluate", "shared", "a.tsv").status == 0
+    shutil.copy(tmp_path / "first" / "a.tsv", tmp_path / "a.tsv")
+    assert command("evaluate", "shared").status == 0

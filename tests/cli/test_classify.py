@@ -302,3 +302,24 @@ def test_score_of_a_classifier_names_the_command_classify(command, run):
     for arguments in (("--text", "a"), ("--source", "a", "--target", "b")):
         said = command("score", run, *arguments)
         assert said.status == 2 and "classify" in commands(said.err)
+
+
+def test_messages_about_a_csv_file_name_the_lines_of_the_file(command, run, tmp_path):
+    (tmp_path / "a.csv").write_text('id,text\n1,"good\nfilm"\n2,xxqq\n3,\n')
+    said = command("classify", run, tmp_path / "a.csv")
+    assert said.status == 0 and len(said.lines) == 3
+    assert mentions(said.err, "'xxqq' (line 4)") and "line 5: " in said.err
+
+
+def test_files_are_read_with_the_encoding_and_the_columns_of_the_training_data(command, run, tmp_path):
+    rows = ["pos,좋은 영화", "neg,나쁜 영화"]
+    many = [f"{row} {number}" for number in range(10) for row in rows]
+    (tmp_path / "train.csv").write_bytes("\n".join(many).encode("cp949") + b"\n")
+    korean = _train(tmp_path, "korean", {"train_file": [str(tmp_path / "train.csv")], "encoding": "cp949"})
+    (tmp_path / "a.csv").write_bytes("\n".join(rows).encode("cp949") + b"\n")  # without a header line
+    (tmp_path / "a.txt").write_bytes("좋은 영화\n나쁜 영화\n".encode("cp949"))
+    (tmp_path / "b.txt").write_text("좋은 영화\n나쁜 영화\n")
+    written = [command("classify", korean, tmp_path / name) for name in ("a.csv", "a.txt", "b.txt")]
+    assert all(said.status == 0 and said.lines == written[0].lines for said in written), written
+    assert [line.split("\t")[0] for line in written[0].lines] == ["pos", "neg"]
+    assert ["cp949" in said.err for said in written] == [True, True, False]

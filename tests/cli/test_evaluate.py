@@ -304,3 +304,19 @@ def test_swapped_languages_are_noted(command, trained, korean, tmp_path):
     more = "--init-from", trained, "--steps", 1, "--set", "data.held_out=4", "--set", "evaluation.sentences=2"
     result = command("train", *swapped, *more, "--output", tmp_path / "run")
     assert note in result.err + result.out
+
+
+def test_messages_about_a_csv_file_name_the_lines_of_the_file(command, trained, tmp_path):
+    (tmp_path / "a.csv").write_text(
+        'source,target\n"나는\n학생이다 .",I am a student .\nzzqq,the cat sleeps .\n'
+    )
+    for name in ("evaluate", "score", "align"):
+        options = ("--tsv", tmp_path / "a.csv", "--columns", "source,target")
+        said = command(name, trained, *options)
+        assert said.status == 0 and "'zzqq' (line 4)" in said.err, said.err
+
+
+def test_a_workbook_is_named_with_what_to_do(command, trained, tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
+    said = command("evaluate", trained, tmp_path / "a.xlsx")
+    assert said.status == 2 and mentions(said.err, "a.xlsx", "Excel", "CSV")

@@ -17,7 +17,7 @@ def test_parallel_files_are_read_one_after_another(tmp_path):
     a, b, c, d = (str(tmp_path / name) for name in "abcd")
     pairs = LinePairs([a, c], [b, d])
     assert list(pairs) == [("1", "x"), ("", "y\ufffd"), ("2", "z")]
-    assert (pairs.repaired, pairs.first_line) == (1, 1) and pairs.name == ", ".join((a, c, b, d))
+    assert (pairs.repaired, list(pairs.numbers)) == (1, [1, 2, 1]) and pairs.name == ", ".join((a, c, b, d))
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,16 @@ def test_rows_are_kept_whatever_they_contain(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"en\tko\nx\t\n\ny\xff\t" + b"k" * 5000 + b"\tz\n")
     pairs = RowPairs.read([str(tmp_path / "a.tsv")], None, ("ko", "en"))
     assert list(pairs) == [("", "x"), ("", ""), ("k" * 5000, "y\ufffd")]
-    assert (pairs.repaired, pairs.first_line, pairs.name) == (1, 2, str(tmp_path / "a.tsv"))
+    assert (pairs.repaired, list(pairs.numbers), pairs.name) == (1, [2, 3, 4], str(tmp_path / "a.tsv"))
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": null}\n{"a": "1\\n2", "b": "3"}\n')
     pairs = RowPairs.read(None, [str(tmp_path / "a.jsonl")] * 2, fields=("a", "b"))
-    assert list(pairs) == [("x", ""), ("1 2", "3")] * 2 and (pairs.repaired, pairs.first_line) == (0, 1)
+    assert list(pairs) == [("x", ""), ("1 2", "3")] * 2 and (pairs.repaired, [*pairs.numbers]) == (
+        0,
+        [1, 2] * 2,
+    )
+    (tmp_path / "a.csv").write_text('ko,en\n"1\n2",x\n3,y\n')
+    pairs = RowPairs.read([str(tmp_path / "a.csv")], None, ("ko", "en"))
+    assert list(pairs) == [("1 2", "x"), ("3", "y")] and list(pairs.numbers) == [2, 4]
 
 
 @pytest.mark.parametrize(

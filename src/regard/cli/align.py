@@ -206,16 +206,16 @@ def write_links(
     pairs: the sentence pairs.
     page: the HTML page of --page, to which the pairs are added.
     """
-    notes, unknown, line = Notes(), UnknownWords(), pairs.first_line
+    notes, unknown = Notes(), UnknownWords()
     every, sizes = list[tuple[tuple[int, int], ...]](), list[tuple[int, int]]()
     where, threshold = [options[name] for name in ("site", "head", "shifted")], options["threshold"]
     with writing(options["output"]) as write:
         for before, after in in_batches(pairs, AT_ONCE):
             reverse = [None] * len(after) if other is None else map(aligned_at, other.score(after, before))
             for ours, theirs in zip(translator.score(before, after), reverse, strict=True):
+                line = pairs.numbers.popleft()
                 notes.add(line, ours.notes)
                 unknown.add(line, ours)
-                line += 1
                 chosen = aligned_at(ours, *where)
                 if theirs is None:
                     links = chosen.align().weighted(threshold)

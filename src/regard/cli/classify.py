@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from regard.cli.open_runs import open_task, task_in_regard
+from regard.cli.open_runs import encoding_of, open_task, task_in_regard
 from regard.cli.options import OF_RUN, RUN, batch_tokens, but, command
 from regard.cli.predict import at_once, result_files, write_results
-from regard.data.labelled_text import fields_of_json, likely_columns, text_of_json
+from regard.data.labelled_text import fields_of_json, format_of, likely_columns, text_of_json
 from regard.data.line_io import Lines, given_lines, place_name, say
 from regard.data.read_text import checked_path
 from regard.data.table_formats import Row, check_header_encoding, column_rows
@@ -93,7 +94,8 @@ def classify(
     """
     written = result_files(options, "line")
     task_in_regard(run, "classification")  # raises DataError if it is not a run folder
-    lines = given_lines(files, text, encoding=options["encoding"], tables=True)
+    encoding = encoding_of(run, files, options["encoding"])
+    lines = given_lines(files, text, encoding=encoding, tables=True)
     classifier = open_task("classification", run, options, tokens_per_batch=options["batch_tokens"])
     if options["draw"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"
@@ -101,7 +103,11 @@ def classify(
         raise ArgumentError(message("--draw", problem, hint=hint))
     pairs, fields = classifier.model.pairs, classifier.json_fields
     columns = _columns(options["columns"], files or (), pairs)
-    inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields, columns)
+    data = classifier.settings.data
+    trained = [data.text or 2, *([data.second] if data.second else []), data.label or 1]
+    places = trained if format_of(Path(data.train_file[0]), data.format) == "tsv" else ()
+    seconds, labels = _seconds(text, second, pairs), classifier.labels.names
+    inputs = Inputs(lines, seconds, pairs, fields, columns, places, labels)
     at_once = options["at_once"] or (1 if lines.keyboard else AT_ONCE)
     look = "pool" if options["draw"] or options["json"] else None
     results = classifier.stream(inputs, at_once, look=look)
@@ -110,7 +116,7 @@ def classify(
         chance = "" if result.probability is None else f"{result.probability:.4f}"
         yield f"{printable(result.label or '')}\t{chance}"
 
-    write_results(results, options, plain, written, "Classifications", readers=[lines])
+    write_results(results, options, plain, written, "Classifications", readers=[lines], inputs=inputs)
     if tabs := len(inputs.tabs):
         more = f", and {tabs - 1:,} more line{'s' * (tabs > 2)}" if tabs > 1 else ""
         say(f"{inputs.tabs[0]}{more}: the line has a tab, which is read as a space; expected {ONE_TEXT}")
@@ -160,6 +166,11 @@ class Inputs:
     pairs: whether the run classifies pairs.
     fields: the names of the fields or columns with the texts, in files of JSON lines and CSV files.
     columns: the columns with the texts in CSV and TSV files, if the user names them: names or numbers.
+    of_run: the columns of the text, of the second text of pairs, and of the label in the training data, if
+        these are tables.
+    labels: the classes of the run.
+    numbers: the numbers of the texts that were yielded: in a table, the line of the file at which the row
+        begins; otherwise, the number of the text. write_results() removes them.
     tabs: if the run classifies single texts, the places of the lines so far that contain a tab.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
@@ -171,9 +182,18 @@ class Inputs:
     pairs: bool
     fields: tuple[str, ...] = ("text",)
     columns: tuple[str, ...] = ()
+    of_run: Sequence[int | str] = ()
+    labels: Sequence[str] = ()
+    numbers: deque[int] = field(default_factory=deque)
     tabs: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
+        for count, (number, text) in enumerate(self._numbered(), 1):
+            self.numbers.append(number or count)
+            yield text
+
+    def _numbered(self) -> Iterator[tuple[int, str | tuple[str, str]]]:
+        """Yield each text with its line number; with 0 if it is not in a table."""
         seconds = iter(self.seconds or ())
         for place in self.lines.places:
             if isinstance(place, str) and _has_suffix(place, TABLES if self.columns else TABLES[:1]):
@@ -183,20 +203,20 @@ class Inputs:
                 if isinstance(place, str) and _has_suffix(place, (".jsonl", ".ndjson")):
                     blank = [""] * len(self.fields)
                     values = fields_of_json(text, self.fields, self.lines.where) if text.strip() else blank
-                    yield self._texts([text_of_json(value, self.lines.where) for value in values])
+                    yield 0, self._texts([text_of_json(value, self.lines.where) for value in values])
                 elif not self.pairs:
                     self._check_tab(text, isinstance(place, str) and _has_suffix(place, (".tsv",)))
-                    yield text
+                    yield 0, text
                 elif self.seconds is not None:
-                    yield text, os.fsencode(next(seconds)).decode("utf-8", "replace")
+                    yield 0, (text, os.fsencode(next(seconds)).decode("utf-8", "replace"))
                 else:
-                    yield self._pair(text)
+                    yield 0, self._pair(text)
 
     def _texts(self, texts: Sequence[str]) -> str | tuple[str, str]:
         return (texts[0], texts[1]) if self.pairs else texts[0]
 
-    def _rows(self, file: str) -> Iterator[str | tuple[str, str]]:
-        """Yield the texts of a CSV or TSV file, in the columns that its header line names.
+    def _rows(self, file: str) -> Iterator[tuple[int, str | tuple[str, str]]]:
+        """Yield line numbers and texts of a CSV or TSV file, in the columns that its header line names.
 
         A file without this header line has only the texts. Raise DataError if it has more columns.
         """
@@ -210,6 +230,9 @@ class Inputs:
             rows, places = chain([header], rows), [max(int(column), 1) - 1 for column in columns]
         elif not self.columns and len(names) == len(columns):
             rows, places = chain([header], rows), list(range(len(names)))
+        elif not self.columns and self._like_training_data(names):
+            rows = chain([header], rows)
+            places = [int(column) - 1 for column in self.of_run[: len(self.fields)]]
         else:
             check_header_encoding(checked_path(file), names)
             problem = f"the columns are {printable(', '.join(names))[:200]}"
@@ -222,7 +245,14 @@ class Inputs:
             if max(places) >= len(row.value):
                 problem = f"{len(row.value)} columns, expected at least {max(places) + 1}"
                 raise DataError(message(f"{place_name(file)}, line {row.number}", problem))
-            yield self._texts([row.value[place] for place in places])
+            yield row.number, self._texts([row.value[place] for place in places])
+
+    def _like_training_data(self, cells: Sequence[str]) -> bool:
+        """Return whether a first row has the columns of the training data, which had no header line."""
+        numbers = [column for column in self.of_run if isinstance(column, int)]
+        if len(numbers) < max(len(self.of_run), 1) or max(numbers) != len(cells):
+            return False
+        return cells[numbers[-1] - 1] in self.labels
 
     def _check_tab(self, text: str, is_table: bool) -> None:
         """Count a line with a tab. Raise DataError if it is line 1 of a .tsv file: it has several columns."""

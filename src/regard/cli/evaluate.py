@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from regard.cli.decoding_options import task_options
-from regard.cli.open_runs import set_threads, task_of_run
+from regard.cli.open_runs import encoding_of, set_threads, task_of_run
 from regard.cli.options import (
     JSON,
     OF_RUN,
@@ -22,13 +22,15 @@ from regard.cli.options import (
 from regard.cli.printing import print_json, printable_console
 from regard.cli.usage_errors import file_option
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
+from regard.data.read_text import check_start
+from regard.data.table_formats import file_start
+from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask, task_name
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_scores import SeedsReport, evaluate_seeds
-from regard.tasks.file_checks import is_utf_8, same_texts
+from regard.tasks.file_checks import same_texts
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.training.command_options import option_parameters, several
 
@@ -122,7 +124,8 @@ def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, 
     values = _with_files(kind, files or [], values)
     if run is not None:
         _check_data_of_run(run, values)
-        values = _with_encoding(run, values)
+        if "encoding" in values:
+            values["encoding"] = encoding_of(run, _files_of(values, TEST_FILES), values["encoding"])
         _report_training_files(run, values)
     seeds = None if chosen is None else seeds_of(chosen.folder)
     report: RunReport | SeedsReport
@@ -162,6 +165,8 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
         return options | {"test_file": list(files)}
     if "source" in known and len(files) == 2:
         return options | {"source": files[0], "target": [files[1]]}
+    for file in files:
+        check_start(shown(file), file_start(file), None)  # raises DataError, e.g. for Excel
     problem = f"a run of the task {task_name(task)} is not evaluated on such files"
     pairs = "a .tsv, .csv, .jsonl, .json or .parquet file, or a source file and a file of references"
     expected = pairs if known else "no FILES"
@@ -193,17 +198,6 @@ def _files_of(values: dict[str, Any], names: Sequence[str]) -> list[str]:
     """Return the file names in the values of some options or settings, each a name or a list of names."""
     several = [values.get(name) or [] for name in names]
     return [str(file) for each in several for file in ([each] if isinstance(each, str) else each)]
-
-
-def _with_encoding(run: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the encoding of the training data, if the files are not UTF-8."""
-    encoding = config_of(run).get("data", {}).get("encoding")
-    if options.get("encoding", "") is not None or not isinstance(encoding, str):
-        return options
-    if all(map(is_utf_8, _files_of(options, TEST_FILES))):
-        return options
-    say(f"note: the files are read as {printable(encoding)}, the encoding of the training data")
-    return options | {"encoding": encoding}
 
 
 def _report_training_files(run: Path, options: dict[str, Any]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.data.line_io import say
 from regard.errors import ArgumentError, message, printable, shell_word, shown
+from regard.runs.run_folder import config_of
+from regard.tasks.file_checks import is_utf_8
 from regard.tasks.task_table import TASKS, find_task, load, task_of
 
 if TYPE_CHECKING:
@@ -24,6 +27,19 @@ def set_threads(options: Mapping[str, Any]) -> None:
 
     if options["threads"] is not None:
         torch.set_num_threads(options["threads"])
+
+
+def encoding_of(run: Path, files: Iterable[str] | None, encoding: str | None) -> str | None:
+    """Return the encoding of the input files of a command: that of the training data if they are not UTF-8.
+
+    files: the names of the files. - is standard input, which is not tested.
+    encoding: the value of --encoding. If it is set, it is the result.
+    """
+    trained = config_of(run).get("data", {}).get("encoding")
+    if encoding is not None or not isinstance(trained, str) or all(map(is_utf_8, files or ())):
+        return encoding
+    say(f"note: the files are read as {printable(trained)}, the encoding of the training data")
+    return trained
 
 
 def open_run(run: Path, options: Mapping[str, Any], **more: Any) -> Any:

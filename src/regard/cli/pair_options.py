@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from regard.cli.open_runs import encoding_of
 from regard.cli.options import DEFAULT_COLUMNS
 from regard.cli.usage_errors import FORMATS
 from regard.data import Choices, Pairs, read_pairs
@@ -65,7 +67,8 @@ def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStre
     """
     checked_files(options, command)
     source, target, tsv = options["source"], options["target"], options["tsv"]
-    encoding, columns = options["encoding"], options["columns"]
+    named = (options[name] or () for name in ("source", "target", "tsv", "jsonl"))
+    encoding, columns = encoding_of(run, chain(*named), options["encoding"]), options["columns"]
     if source and target:
         check_standard_input(*source, *target)
         check_sides(source, target, None, encoding)

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from regard.cli.options import LINES
 from regard.cli.printing import json_text, printable_console
@@ -75,6 +75,13 @@ def ranked_lines(number: int, results: Iterable[tuple[Any, float, str]]) -> Iter
     """
     for rank, (ranking, score, text) in enumerate(results, 1):
         yield f"{number}\t{rank}\t{ranking:.4f}\t{score:.4f}\t{text}"
+
+
+class Numbered(Protocol):
+    """Inputs that know their numbers: `numbers` has those that were read and have no result yet."""
+
+    @property
+    def numbers(self) -> deque[int]: ...
 
 
 @dataclass
@@ -145,10 +152,9 @@ def write_results(
     title: str,
     about: str = "",
     *,
-    inputs: CheckedInputs | None = None,
+    inputs: Numbered | None = None,
     readers: Sequence[Any] = (),
     each: Callable[[Any], object] | None = None,
-    first: int = 1,
 ) -> None:
     """Write each result as soon as it is computed; at the end, its files, and the notes on standard error.
 
@@ -158,13 +164,12 @@ def write_results(
         --json nor --draw is set.
     files: the picture and the page.
     title, about: the heading of the page, and a line below it.
-    inputs: the inputs, if some of them are skipped.
+    inputs: the inputs, if their numbers are not 1, 2, 3 and so on.
     readers: the readers of the input lines, whose invalid bytes are reported. If the lines are typed in a
         terminal, unknown words are reported after each line.
     each: a function that is called with each result.
-    first: the number of the first input.
     """
-    numbers = itertools.count(first) if inputs is None else iter(inputs.numbers.popleft, None)
+    numbers = itertools.count(1) if inputs is None else iter(inputs.numbers.popleft, None)
     typed = any(getattr(reader, "keyboard", False) for reader in readers)
     notes, unknown = Notes(place=files.noun), UnknownWords(place=files.noun)
     with writing(options["output"]) as write:

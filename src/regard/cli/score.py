@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.cli.decoding_options import BATCH_TOKENS, MAX_SOURCE_LENGTH
-from regard.cli.open_runs import open_run, open_task, task_in_regard
+from regard.cli.open_runs import encoding_of, open_run, open_task, task_in_regard
 from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command
 from regard.cli.pair_options import pair_stream
 from regard.cli.predict import result_files, write_results
@@ -95,7 +95,8 @@ def score(run: Path, files: list[str] | None, text: list[str] | None, **options:
             hint = f"use regard score {shell_word(run)} FILES, or --text TEXT"
             problem = "this option is for translators, but this run is a language model"
             raise ArgumentError(message(f"--{name}", problem, hint=hint))
-    _score_lines(run, given_lines(files, text, encoding=options["encoding"]), options)
+    encoding = encoding_of(run, files, options["encoding"])
+    _score_lines(run, given_lines(files, text, encoding=encoding), options)
 
 
 def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, options: dict[str, Any]) -> None:
@@ -113,8 +114,7 @@ def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, opt
         record |= {"notes": pair.notes} if pair.notes else {}
         yield json_text(record) if options["tokens"] else f"{pair.score:.4f}"
 
-    first = pairs.first_line
-    write_results(results, options, plain, written, "", readers=[pairs], each=total.add, first=first)
+    write_results(results, options, plain, written, "", readers=[pairs], each=total.add, inputs=pairs)
     if total.tokens:
         counts = f"{_count(total.tokens, 'token')} in {_count(total.lines, 'line')}"
         say(f"perplexity {perplexity(-total.score / total.tokens):.2f}: {counts}")

@@ -19,7 +19,7 @@ from regard.cli.decoding_options import (
     n_best,
     search_of,
 )
-from regard.cli.open_runs import open_run, task_in_regard
+from regard.cli.open_runs import encoding_of, open_run, task_in_regard
 from regard.cli.options import MACHINE, RUN, but, command
 from regard.cli.predict import at_once, ranked_lines, result_files, write_results
 from regard.data.line_io import given_lines, say, writing
@@ -128,6 +128,7 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
     if options["probabilities"] and alignments is None:
         raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
     task_in_regard(run, "translation")  # raises DataError if it is not a run folder
+    options["encoding"] = encoding_of(run, files, options["encoding"])
     lines = given_lines(files, text, encoding=options["encoding"])
     if files:
         from regard.tasks.file_checks import check_text_files, report_tables

@@ -20,6 +20,7 @@ sentence decides whether a pair is held out, so the split does not depend on the
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
@@ -475,6 +476,7 @@ class LinePairs:
     sources: the source files. Each is a file name, "-" for standard input, or the text itself as bytes.
     targets: the target files, as many as `sources`, in the same form.
     encoding: the encoding of the files; None is UTF-8.
+    numbers: the line number, in its file, of each pair that was yielded. The caller removes them.
 
     >>> list(LinePairs([b"a\\nb"], [b"x\\ny"]))
     [('a', 'x'), ('b', 'y')]
@@ -483,7 +485,7 @@ class LinePairs:
     sources: Sequence[str | bytes]
     targets: Sequence[str | bytes]
     encoding: str | None = None
-    first_line: int = 1
+    numbers: deque[int] = field(default_factory=deque)
     sides: list[Lines] = field(default_factory=list)
 
     @property
@@ -510,6 +512,7 @@ class LinePairs:
                     short, long = map(place_name, places if source is None else reversed(places))
                     problem = f"there is no line {number + 1}, but {long} has more than {number:,} lines"
                     raise DataError(message(short, problem, expected="the same number of lines"))
+                self.numbers.append(number + 1)
                 yield source, target
 
 
@@ -518,12 +521,12 @@ class RowPairs:
     """Sentence pairs from files with source and target on one line: tab-separated columns or JSON objects.
 
     origin: the files and their format.
-    first_line: line number of the first pair in each file: 2 if the files have a header line, otherwise 1.
+    numbers: the line number, in its file, of each pair that was yielded. The caller removes them.
     repaired: number of pairs read so far that had invalid UTF-8.
     """
 
     origin: Origin
-    first_line: int = 1
+    numbers: deque[int] = field(default_factory=deque)
     repaired: int = 0
 
     @classmethod
@@ -541,7 +544,7 @@ class RowPairs:
         """
         files = tuple(map(checked_path, tsv or jsonl or ()))
         if tsv:
-            return cls(Origin.tables(files, columns, encoding), 2 if isinstance(columns[0], str) else 1)
+            return cls(Origin.tables(files, columns, encoding))
         return cls(Origin.records(files, fields, encoding))
 
     @property
@@ -559,7 +562,10 @@ class RowPairs:
             self.repaired += len(invalid)
             refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
             end = int(refused[0]) if refused.size else chunk.pairs
-            yield from zip(chunk.source.lines[:end], chunk.target.lines[:end], strict=True)
+            lines = zip(chunk.source.lines[:end], chunk.target.lines[:end], strict=True)
+            for number, pair in enumerate(lines, chunk.source.first):
+                self.numbers.append(number)
+                yield pair
             if refused.size:
                 raise refusal(chunk, end, KEEP_ALL, int(marks[end]), choosable=False)
 

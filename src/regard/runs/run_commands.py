@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.line_io import say
-from regard.errors import ArgumentError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.devices import choose_device
-from regard.runs.run_folder import fingerprints_of
+from regard.runs.run_folder import config_of, fingerprints_of
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import open_stored
 from regard.training.logs.live_table import Shown, metric_title
@@ -163,13 +164,24 @@ def evaluate_validation(task: type[RunTask], run: ChosenRun, files: Sequence[str
 def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
     """Print a message on standard error if the data of a run have changed since it was trained.
 
+    Raises DataError if the run has only the names of its data files, as `regard average` writes them: then
+    these are other files, with equal names, in the current folder.
+
     folder: the run folder.
     fingerprints: the hashes of the current data.
     """
     before = fingerprints_of(folder) or {}
     changed = [name for name, mark in fingerprints.items() if before.get(name, mark) != mark]
-    if changed:
-        say(f"{shown(folder)}: the data have changed since the training of this run ({', '.join(changed)})")
+    if not changed:
+        return
+    data = config_of(folder).get("data", {})
+    names = [name for key in ("valid_file", "train_file") for name in data.get(key) or []]
+    if names and not any(map(os.path.isabs, names)):
+        problem = "this file has the name of a data file of the run, but it has other text"
+        hint = f"name the files to evaluate on: regard evaluate {shell_word(folder)} FILES"
+        expected = "the file that the run was trained with"
+        raise DataError(message(shown(names[0]), problem, expected=expected, hint=hint))
+    say(f"{shown(folder)}: the data have changed since the training of this run ({', '.join(changed)})")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -285,6 +286,7 @@ class References:
     name: where the references come from, for example the name of a file.
     links: the gold alignment of each sentence pair.
     linked: the file that the gold alignments come from.
+    numbers: the line number of each pair in its file, for messages.
     """
 
     sources: list[str]
@@ -292,6 +294,7 @@ class References:
     name: str
     links: list[Links] | None = None
     linked: str = ""
+    numbers: Sequence[int] = ()
 
     def first(self, count: int | None) -> References:
         """Return the first sentences with their references and gold alignments; None means all."""
@@ -320,18 +323,18 @@ def _references(run: ChosenRun | None, options: Mapping[str, Any]) -> References
             data = build(TranslationSettings, config_of(run.folder), config).data
             columns = columns_of_header(tsv, data.columns, encoding)
             sides = sides_of_run(vars(data))
-        numbers = two_columns(columns or "1,2")
-        check_first_lines(tsv or (), numbers, encoding, sides)
+        places = two_columns(columns or "1,2")
+        check_first_lines(tsv or (), places, encoding, sides)
         fields = two_names("--fields", options["fields"] or "source,target")
-        pairs = RowPairs.read(tsv, options["jsonl"], numbers, fields, encoding)
+        pairs = RowPairs.read(tsv, options["jsonl"], places, fields, encoding)
         both = list(pairs)
         tell(Notes(), pairs)
         sources, references = [each for each, _ in both], [[each for _, each in both]]
-        name, counts = pairs.name, {pairs.name: len(both)}
+        name, counts, numbers = pairs.name, {pairs.name: len(both)}, tuple(pairs.numbers)
     else:
         check_sides([source] if source else [], options["target"], None, encoding)
         references = [_read_lines(each, encoding) for each in options["target"]]
-        sources = [] if source is None else _read_lines(source, encoding)
+        sources, numbers = [] if source is None else _read_lines(source, encoding), ()
         name = ", ".join(map(place_name, options["target"]))
         counts = {} if source is None else {place_name(source): len(sources)}
         lengths = map(len, references)
@@ -341,7 +344,8 @@ def _references(run: ChosenRun | None, options: Mapping[str, Any]) -> References
     if len(set(counts.values())) > 1:
         problem = ", ".join(f"{file} has {count:,} lines" for file, count in counts.items())
         raise DataError(message("regard evaluate", problem, expected="the same number of lines"))
-    return References(sources, references, name, links, shown(gold or "")).first(options["sentences"])
+    read = References(sources, references, name, links, shown(gold or ""), numbers)
+    return read.first(options["sentences"])
 
 
 def built_in_references(split: str, sentences: int) -> References:
@@ -463,7 +467,8 @@ def evaluate_translator(
     with nullcontext() if out is None else writing(out) as write:
         translations = translator.stream(references.sources, look=CROSS if page.enabled else None)
         pairs = zip(translations, references.references[0], strict=True)
-        for number, (translation, reference) in enumerate(pairs, 1):
+        numbers = references.numbers or itertools.count(1)
+        for number, (translation, reference) in zip(numbers, pairs, strict=False):
             notes.add(number, translation.notes)
             unknown.add(number, translation)
             page.add(translation, reference=reference)
