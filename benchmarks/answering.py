@@ -35,13 +35,12 @@ from regard.data.story_text import EncodedStories, Stories, encode_stories, read
 from regard.evaluation.story_answerer import StoryReport, story_report, task_order
 from regard.models.supervised_memory_network import SupervisedMemoryNetwork
 from regard.runs.prepare_run import Machine
-from regard.runs.seed_folders import failures_of
+from regard.runs.run_folder import failures_of
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
 from regard.tasks.answering.data import read_story_split
 from regard.tasks.answering.task import AnsweringRun
-from regard.training.settings import merged
-from regard.training.settings_toml import override
+from regard.training.settings import merged, override
 
 __all__ = ["RECIPES", "StoryJob", "best_seed", "jobs_of", "measure", "table"]
 

@@ -28,7 +28,7 @@ from benchmarks.measure import RESULTS, environment
 from regard.decoding import Average, Beam
 from regard.evaluation import Score, bleu, moses_bleu
 from regard.tasks.translation import load_translator, train_translation
-from regard.training.settings_toml import read_toml
+from regard.training.settings import read_toml
 
 __all__ = ["RECIPES", "Measured", "given", "measured", "table"]
 

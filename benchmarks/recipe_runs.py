@@ -22,8 +22,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.task_table import find_task
 from regard.training.progress import Progress
-from regard.training.settings import merged
-from regard.training.settings_toml import override, read_toml
+from regard.training.settings import merged, override, read_toml
 
 __all__ = ["Job", "add_options", "finish", "job_record", "jobs_at_once", "recipe_settings", "train_job"]
 

@@ -33,13 +33,12 @@ from benchmarks.training_cases import CASES, SMOOTHING, Case
 from benchmarks.training_parts import parts_of
 from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_limit
 from regard.backends import BACKENDS
-from regard.data.batch import Batch
-from regard.data.packed_tensors import copy_all, tensors_in
+from regard.data.batch import Batch, copy_all, tensors_in
 from regard.fast.captured.graphs import copied, new_pool, recorded
 from regard.fast.captured.steps import DeviceUpdate, own_gradients
 from regard.fast.twins import Twins
-from regard.training.batch_stream import pinned
 from regard.training.gradients import coarse_products
+from regard.training.loop import pinned
 from regard.training.losses import model_loss
 from regard.training.optimizer import build_optimizer
 

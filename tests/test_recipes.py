@@ -17,8 +17,7 @@ from regard.models import build_classifier, build_language_model, build_model
 from regard.runs.run_task import smallest_model
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import TranslationSettings
-from regard.training.settings import build, merged
-from regard.training.settings_toml import read_toml
+from regard.training.settings import build, merged, read_toml
 from tests.facts import mentions, table_rows
 
 FOLDER = Path(__file__).parents[1] / "recipes"

@@ -12,8 +12,7 @@ from benchmarks.first_hour import CELLS, HAND, PLAIN, Cell, Trained, summary, ta
 from regard.data import korean_english
 from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings
-from regard.training.settings import build, merged
-from regard.training.settings_toml import override
+from regard.training.settings import build, merged, override
 
 
 def trained(setting: str, bleu: float, seed: int = 0, cell: str = "5k-2") -> Trained:

@@ -371,7 +371,7 @@ def test_data_report_fits_the_console_and_samples_are_plain_text(
 
 
 def test_training_stops_after_its_minutes(command, here: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("regard.training.budget.FEW_STEPS", 10**9)
+    monkeypatch.setattr("regard.training.progress.FEW_STEPS", 10**9)
     result = trained(command, "--minutes", 0.005)
     assert result.status == 0 and mentions(result.err, "minutes", "model.width")  # that was set
     budget, *_ = records(here / "runs/x", "budget")

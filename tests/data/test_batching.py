@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from regard.data import batching as module
 from regard.data.batch import Batch
-from regard.data.batching import Batches
-from regard.data.encoded_pairs import EncodedPairs, Side
+from regard.data.batching import Batches, EncodedPairs, Side
 from regard.errors import ArgumentError, DataError
 from tests.facts import facts
 

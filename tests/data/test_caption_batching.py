@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from regard.data.batch import BOS, PAD, ImageBatch
-from regard.data.batching import CaptionBatches, EncodedCaptions
-from regard.data.encoded_pairs import Side
+from regard.data.batching import CaptionBatches, EncodedCaptions, Side
 from regard.data.images import Augmentation
 from regard.data.images.image_file import Pixels
 from regard.errors import ArgumentError

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from regard.data import progress_bar, read_text
+from regard.data import line_io, read_text
 from regard.data.data_report import Report
-from regard.data.pair_checks import KINDS, Choices
 from regard.data.pairs import Pairs, pairs_from_lists, read_pairs
+from regard.data.read_text import KINDS, Choices
 from regard.errors import DataError, UnknownName
 from tests.facts import facts, mentions
 
@@ -285,10 +285,8 @@ def test_the_report_and_the_pairs_agree(tmp_path_factory, sources, targets, inva
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_bar_is_shown_on_a_terminal_only(tmp_path, monkeypatch, terminal):
     page = io.StringIO()
-    monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
-    monkeypatch.setattr(
-        progress_bar, "Console", lambda **_: Console(file=page, force_terminal=terminal, width=80)
-    )
+    monkeypatch.setattr(line_io, "PATIENCE", 0.0)
+    monkeypatch.setattr(line_io, "Console", lambda **_: Console(file=page, force_terminal=terminal, width=80))
     parallel(tmp_path, b"a\n" * 50, b"b\n" * 50).inspect()
     assert ("checking pairs" in page.getvalue()) == terminal
     assert terminal or page.getvalue() == ""

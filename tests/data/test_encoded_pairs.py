@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import encoded_pairs, progress_bar
-from regard.data.batching import Batches
-from regard.data.encoded_pairs import EncodedPairs, Side, encode_pairs
+from regard.data import batching, line_io
+from regard.data.batching import Batches, EncodedPairs, Side, encode_pairs
 from regard.data.pairs import pairs_from_lists
 from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -134,7 +133,7 @@ def test_result_does_not_depend_on_the_chunk_size(
 ):
     pairs = Streamed(101)
     whole = encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "whole", longest=9, over=over)
-    monkeypatch.setattr(encoded_pairs, "CHUNK", 10)
+    monkeypatch.setattr(batching, "CHUNK", 10)
     parts = encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "parts", longest=9, over=over)
     assert rows(parts) == rows(whole) and parts.numbers.tolist() == whole.numbers.tolist()
     assert (parts.skipped, parts.truncated) == (whole.skipped, whole.truncated)
@@ -206,7 +205,7 @@ def test_a_full_disk_is_named_with_the_variable_of_the_cache_folder(
     def full(path: Path, blocks: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(encoded_pairs, "write", full)
+    monkeypatch.setattr(batching, "write", full)
     with pytest.raises(DataError) as caught:
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     text = caught.value.message
@@ -230,7 +229,7 @@ def test_files_of_killed_runs_are_deleted_after_a_day(tmp_path: Path, tokenizer:
     for path in (old, new):
         path.mkdir()
         (path / "source").write_bytes(b"half")
-    long_ago = new.stat().st_mtime - 2 * encoded_pairs.LEFT_OVER
+    long_ago = new.stat().st_mtime - 2 * batching.LEFT_OVER
     os.utime(old, (long_ago, long_ago))
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert new.exists() and not old.exists()
@@ -281,7 +280,7 @@ def test_batches_from_files_equal_those_from_memory(tmp_path: Path, tokenizer: C
 def test_memory_use_is_bounded_by_the_chunk_size(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(encoded_pairs, "CHUNK", 100)
+    monkeypatch.setattr(batching, "CHUNK", 100)
 
     def peak(count: int) -> int:
         tracemalloc.start()
@@ -300,7 +299,7 @@ def test_progress_bar_is_shown_on_a_terminal(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "quick")
-    monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
+    monkeypatch.setattr(line_io, "PATIENCE", 0.0)
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "piped")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -312,8 +311,8 @@ def test_progress_bar_is_shown_on_a_terminal(
 def test_progress_bar_ends_before_an_error_is_raised(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
-    monkeypatch.setattr(encoded_pairs, "CHUNK", 1)
+    monkeypatch.setattr(line_io, "PATIENCE", 0.0)
+    monkeypatch.setattr(batching, "CHUNK", 1)
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     calls: list[Any] = []
@@ -324,7 +323,7 @@ def test_progress_bar_ends_before_an_error_is_raised(
             raise OSError(errno.ENOSPC, "full")
         return Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(rows) + 1, numpy.int64))
 
-    monkeypatch.setattr(encoded_pairs.Side, "of", of)
+    monkeypatch.setattr(batching.Side, "of", of)
     with pytest.raises(DataError) as kept:  # the traceback refers to the progress bar
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     shown = capsys.readouterr().err

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.data.batch import Batch
-from regard.data.packed_tensors import buffer_of, copy_all, pack, parts_of, tensors_in
+from regard.data.batch import Batch, buffer_of, copy_all, pack, parts_of, tensors_in
 from regard.fast.captured.graphs import copied
 
 TENSORS = [

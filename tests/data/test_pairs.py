@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from regard.data import read_text
 from regard.data.pair_blocks import INVISIBLE
-from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+from regard.data.read_text import Choices
 from regard.errors import ArgumentError, DataError, UnknownName
 from tests.facts import facts, mentions
 

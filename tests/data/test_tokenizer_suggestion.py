@@ -10,7 +10,7 @@ from datetime import date, timedelta
 import pytest
 
 from regard.data import korean_english, pairs_from_lists
-from regard.data.tokenizer_suggestion import READ, suggest_tokenizer
+from regard.data.tokenizers import READ, suggest_tokenizer
 
 ONES = [
     "zero",

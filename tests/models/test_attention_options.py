@@ -29,8 +29,7 @@ from regard.models import (
 from regard.named_models.memory_networks import build_memory_network
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
-from regard.training.estimators import Reinforce
-from regard.training.hard_selections import hard_selections
+from regard.training.estimators import Reinforce, hard_selections
 from tests.facts import facts
 from tests.making import log_likelihood
 

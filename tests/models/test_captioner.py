@@ -16,7 +16,7 @@ from regard.decoding import Beam, Greedy, search
 from regard.errors import ArgumentError, UnknownName
 from regard.models.captioner import IMAGE_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.sites import declared_sites
-from regard.training.sampled_loss import RowLosses, add_estimator, sampled_loss
+from regard.training.estimators import RowLosses, add_estimator, sampled_loss
 from regard.training.settings import Training
 from tests.making import log_likelihood
 

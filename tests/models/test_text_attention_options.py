@@ -16,8 +16,7 @@ from regard.models import build_classifier, build_language_model, build_model
 from regard.positions import POSITIONS
 from regard.scores import SCORES
 from regard.select import SELECTIONS
-from regard.training.estimators import Reinforce
-from regard.training.hard_selections import hard_selections
+from regard.training.estimators import Reinforce, hard_selections
 from tests.facts import facts
 
 TINY: dict[str, Any] = {"width": 8, "heads": 2, "inner": 8, "layers": 1, "dropout": 0.0}

@@ -24,8 +24,8 @@ from regard.training.estimators import (
     MovingAverage,
     NoBaseline,
     Reinforce,
+    hard_selections,
 )
-from regard.training.hard_selections import hard_selections
 from tests.making import log_likelihood
 
 STEPS, PLACES, WIDTH, WORDS = 2, 3, 4, 5

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regard.data import encoded_pairs, progress_bar, read_text
+from regard.data import batching, line_io, read_text
 from regard.data.pairs import read_pairs
 from regard.data.tokenizers import train_tokenizers
 from regard.errors import DataError
@@ -68,7 +68,7 @@ def encoding(folder: Path, draw: random.Random) -> Any:
 
     source.encode_lines = encode  # type: ignore[method-assign]
     try:
-        encoded_pairs.encode_pairs(rows, source, target, folder)
+        batching.encode_pairs(rows, source, target, folder)
     except DataError as error:
         return error
     raise AssertionError
@@ -115,7 +115,7 @@ def collect_at_random(abandoned: Callable[[], Any], draw: random.Random) -> None
 def main() -> None:
     folder, seed, count, *kinds = sys.argv[1:]
     draw = random.Random(seed)
-    read_text.BLOCK, encoded_pairs.CHUNK, progress_bar.PATIENCE = 16, 2, 0.0
+    read_text.BLOCK, batching.CHUNK, line_io.PATIENCE = 16, 2, 0.0
     gc.disable()
     gc.freeze()  # so that later collections take little time
     for number in range(int(count)):

@@ -32,8 +32,7 @@ from regard.decoding.hypothesis import ROOM
 from regard.decoding.line_decoder import tokens_per_batch
 from regard.decoding.sampling import sample_search
 from regard.tasks.translation.settings import TranslationSettings
-from regard.training.settings import build
-from regard.training.settings_toml import override
+from regard.training.settings import build, override
 from tests.decoding.toys import Table
 from tests.reading import PACKAGE, import_path
 

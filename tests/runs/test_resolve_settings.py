@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regard.errors import ArgumentError
-from regard.runs.resolve_settings import resolve_settings
+from regard.runs.prepare_run import resolve_settings
 from regard.tasks.task_table import find_task
 
 

@@ -23,7 +23,7 @@ from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.evaluation.confidence import interval
 from regard.files.folder_lock import locked
 from regard.runs.prepare_run import Machine, PreparedRun
-from regard.runs.seed_folders import failures_of
+from regard.runs.run_folder import failures_of
 from regard.runs.seed_runs import seed_jobs
 from regard.runs.seed_scores import seed_facts_of
 from regard.runs.train_run import train_run
@@ -34,8 +34,7 @@ from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
 from regard.training.loop import Trainer
-from regard.training.settings import merged
-from regard.training.settings_toml import to_toml
+from regard.training.settings import merged, to_toml
 from tests.tasks.own_task import LineTask
 
 SEEDS = [3, 5, 4]

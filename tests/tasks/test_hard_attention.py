@@ -25,7 +25,7 @@ from regard.runs.train_run import train_run
 from regard.tasks.task_table import find_task
 from regard.tasks.translation.task import load_tokenizers
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.hard_selections import hard_selections
+from regard.training.estimators import hard_selections
 from regard.training.settings import merged
 from tests.tasks.built_task import build_task
 from tests.training.toys import bits, last, records

@@ -11,7 +11,7 @@ from regard.data import korean_english
 from regard.models import MODELS, build_model
 from regard.runs.run_task import Plan
 from regard.tasks.translation.plan import FILLED, Workload, fill_data, fit_to_text, make_plan
-from regard.training.budget import total_steps
+from regard.training.progress import total_steps
 from regard.training.settings import Training
 from tests.facts import mentions
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, DataError
-from regard.training.checkpoints.averaging import mean_weights
-from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.checkpoints.checkpoints import Checkpoints, mean_weights
 
 
 def saved(folder, *groups):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from regard.training import batch_stream
-from regard.training.batch_stream import BatchStream, Position
+from regard.training import loop as batch_stream
+from regard.training.loop import BatchStream, Position
 from regard.training.task import Speed
 from tests.training.toys import Numbers, Toy, bits, trainer
 

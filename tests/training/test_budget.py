@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard.training.budget import evaluation_due, pace_is_known, plan_steps, total_steps
 from regard.training.logs.log import Log
 from regard.training.loop import Trainer
-from regard.training.progress import Progress
+from regard.training.progress import Progress, evaluation_due, pace_is_known, plan_steps, total_steps
 from regard.training.settings import Training
 from tests.facts import mentions
 from tests.training.toys import Toy, last, records, trainer

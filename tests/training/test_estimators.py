@@ -9,9 +9,15 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.training.distributed import Processes
-from regard.training.estimators import LearnedBaseline, MovingAverage, Reinforce, build_baseline
-from regard.training.hard_selections import HardSelections, hard_selections
-from regard.training.sampled_loss import check_estimator
+from regard.training.estimators import (
+    HardSelections,
+    LearnedBaseline,
+    MovingAverage,
+    Reinforce,
+    build_baseline,
+    check_estimator,
+    hard_selections,
+)
 from regard.training.settings import BaselineSettings, EstimatorSettings, Section, Training, build
 from tests.facts import facts
 from tests.making import log_likelihood

@@ -17,7 +17,7 @@ from regard.errors import UnknownName
 from regard.files.folder_lock import FolderMoved, locked
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
-from regard.training.step_results import NonFinite, first_nonfinite
+from regard.training.progress import NonFinite, first_nonfinite
 from tests.facts import facts, mentions
 from tests.training.toys import Toy, bits, last, records, trainer
 

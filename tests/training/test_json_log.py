@@ -13,8 +13,9 @@ import numpy
 import pytest
 import torch
 
-from regard.training.logs import json_log as module
-from regard.training.logs.json_log import Journal, strict
+from regard.files.untrusted import strict
+from regard.training.logs import log as module
+from regard.training.logs.log import Journal
 
 
 class Disk:

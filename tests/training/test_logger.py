@@ -17,7 +17,7 @@ from regard.errors import ArgumentError
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.logs.logger import Logger, import_logger
+from regard.training.logs.log import Logger, import_logger
 from tests.reading import ROOT
 from tests.tasks.own_task import LineTask
 

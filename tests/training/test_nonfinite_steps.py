@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.training.step_results import NonFinite
+from regard.training.progress import NonFinite
 from tests.training.toys import Toy, last, records, trainer
 
 

@@ -9,16 +9,18 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ArgumentError
 from regard.models import build_model
-from regard.training.estimators import LearnedBaseline, Reinforce, likelihood_bound
-from regard.training.hard_selections import hard_selections
-from regard.training.losses import cross_entropy, sequence_losses
-from regard.training.sampled_loss import (
+from regard.training.estimators import (
+    LearnedBaseline,
+    Reinforce,
     RowLosses,
     add_estimator,
     embedding_features,
     features_size,
+    hard_selections,
+    likelihood_bound,
     sampled_loss,
 )
+from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.settings import EstimatorSettings, Training
 from tests.facts import facts
 

@@ -19,9 +19,7 @@ from regard.tasks.translation.settings import (
     TranslationSettings,
     TranslationTraining,
 )
-from regard.training.setting_names import ANSWERS, PEER_NAMES, misplaced
-from regard.training.settings import Training, build
-from regard.training.settings_toml import override
+from regard.training.settings import ANSWERS, PEER_NAMES, Training, build, misplaced, override
 
 SECTIONS = {"training": TranslationTraining, "data": Data, "evaluation": Evaluating}
 

@@ -8,8 +8,16 @@ import pytest
 
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.tasks.translation.settings import TranslationSettings
-from regard.training.settings import Training, build, differences, merged, without_alternatives
-from regard.training.settings_toml import override, read_toml, to_toml
+from regard.training.settings import (
+    Training,
+    build,
+    differences,
+    merged,
+    override,
+    read_toml,
+    to_toml,
+    without_alternatives,
+)
 from tests.facts import facts
 
 DATA = {"data": {"built_in": "korean"}}

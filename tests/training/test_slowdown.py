@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.training.budget import Slowdown
+from regard.training.progress import Slowdown
 from tests.training.test_budget import Clock, timed
 from tests.training.toys import records
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.training import step_speed
+from regard.training import loop as step_speed
+from regard.training.loop import fastest_threads, tokens_per_second
 from regard.training.settings import Training
-from regard.training.step_speed import fastest_threads, tokens_per_second
 from tests.training.toys import Toy
 
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from regard.errors import ArgumentError
-from regard.training.logs.log import Log
-from regard.training.logs.logger import Board
+from regard.training.logs.log import Board, Log
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

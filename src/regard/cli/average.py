@@ -19,13 +19,18 @@ from regard.files.atomic_io import Leftover, beside, failed, flush_folder, lefto
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import ALIGNMENT, DATA, made_folder, write_config_and_manifest
+from regard.runs.run_folder import ALIGNMENT, DATA, check_one_seed, made_folder, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
-from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_scores
-from regard.training.checkpoints.averaging import Averaged, mean_weights
-from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints, folder_name
+from regard.training.checkpoints.checkpoints import (
+    POINTERS,
+    Averaged,
+    Checkpoint,
+    Checkpoints,
+    folder_name,
+    mean_weights,
+)
 from regard.training.command_options import CommandOption, integer
 
 

@@ -164,8 +164,7 @@ def compare(runs: list[Path] | None, **options: Any) -> int:
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the training settings that the command line sets."""
     from regard.tasks.task_table import find_task
-    from regard.training.settings import merged
-    from regard.training.settings_toml import override
+    from regard.training.settings import merged, override
 
     settings = settings_of({name: options[name] for name in SETTINGS}, find_task("translation"))
     data = settings.get("data", {})

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import printable
-from regard.training.logs.json_log import strict
+from regard.files.untrusted import strict
 from regard.training.logs.live_table import Shown
 
 

@@ -94,7 +94,7 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
     from regard.runs.estimate import estimate
     from regard.runs.prepare_run import Machine
     from regard.runs.train_run import train_run
-    from regard.training.logs.logger import import_logger
+    from regard.training.logs.log import import_logger
 
     machine = Machine(arguments["device"], arguments["threads"], jobs=None)
     how: dict[str, Any] = {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
@@ -121,8 +121,14 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
     """Return the task and its settings. Options and --set override the settings of --recipe."""
     from regard.runs.run_folder import is_run
     from regard.tasks.task_table import DEFAULT, find_task
-    from regard.training.settings import check_names, check_types, merged, without_alternatives
-    from regard.training.settings_toml import override, read_toml
+    from regard.training.settings import (
+        check_names,
+        check_types,
+        merged,
+        override,
+        read_toml,
+        without_alternatives,
+    )
 
     assigned = override(arguments["set"] or [])
     recipe = {} if arguments["recipe"] is None else read_toml(arguments["recipe"])
@@ -257,7 +263,7 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 def _print_estimate(run: Estimate) -> None:
     """Print the result of --dry-run: the data report, the settings, the model size and the estimated time."""
     from regard.runs.estimate import duration_text
-    from regard.training.settings_toml import to_toml
+    from regard.training.settings import to_toml
 
     console = printable_console()
     for note in run.notes:

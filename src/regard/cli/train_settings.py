@@ -20,7 +20,7 @@ from regard.lazy_package import imported
 from regard.runs.run_settings import RunSettings
 from regard.tasks.task_table import SETTINGS
 from regard.training.command_options import DATA, LOGS, MODEL, RUN, TRAINING, CommandOption
-from regard.training.setting_names import section_of
+from regard.training.settings import section_of
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask

@@ -27,8 +27,7 @@ from regard.compare.study import (
 from regard.compare.study_context import StudyContext
 from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.run_facts import facts_of
-from regard.runs.run_folder import config_of
-from regard.runs.seed_folders import seed_folder, seeds_of
+from regard.runs.run_folder import config_of, seed_folder, seeds_of
 from regard.tasks.task_table import TASKS, find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.logs.live_table import metric_title

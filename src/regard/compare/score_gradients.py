@@ -20,7 +20,7 @@ from regard.look import Look
 from regard.models import Model
 from regard.select import Hard, StraightThrough
 from regard.sites import record, scope
-from regard.training.hard_selections import hard_selections
+from regard.training.estimators import hard_selections
 from regard.training.losses import sequence_losses
 
 ROWS = 8

@@ -45,9 +45,8 @@ from regard.select import Select, build_select
 from regard.tasks.task_table import load
 from regard.tasks.translation.settings import Data, TranslationSettings, ways_named
 from regard.training.interrupts import interruptible
-from regard.training.settings import build, check_names, merged, without_alternatives
-from regard.training.settings_toml import override, to_toml
-from regard.training.step_speed import fastest_threads
+from regard.training.loop import fastest_threads
+from regard.training.settings import build, check_names, merged, override, to_toml, without_alternatives
 
 Measured = TypeVar("Measured")
 

@@ -31,9 +31,15 @@ from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.data.batch import LabelledBatch, TextBatch
-    from regard.data.batching import Batches, EncodedTexts, LabelledBatches, encode_texts
+    from regard.data.batching import (
+        Batches,
+        EncodedPairs,
+        EncodedTexts,
+        LabelledBatches,
+        encode_pairs,
+        encode_texts,
+    )
     from regard.data.data_report import Report
-    from regard.data.encoded_pairs import EncodedPairs, encode_pairs
     from regard.data.encoded_text import (
         DocumentBatches,
         EncodedText,
@@ -54,14 +60,14 @@ if TYPE_CHECKING:
         labelled_from_lists,
         read_labelled,
     )
-    from regard.data.pair_checks import Choices
     from regard.data.pairs import Pair, Pairs, hold_out, pairs_from_dataset, pairs_from_lists, read_pairs
+    from regard.data.read_text import Choices
     from regard.data.tape_tasks import algorithm_batch
-    from regard.data.tokenizer_suggestion import suggest_tokenizer
     from regard.data.tokenizers import (
         TOKENIZERS,
         Tokenizer,
         load_tokenizer,
+        suggest_tokenizer,
         train_tokenizer,
         train_tokenizers,
     )

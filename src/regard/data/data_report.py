@@ -27,10 +27,9 @@ from rich.jupyter import JupyterMixin
 from rich.table import Table
 from rich.text import Text
 
+from regard.data.line_io import advancing
 from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin
-from regard.data.pair_checks import KINDS, SHORT, Choices
-from regard.data.progress_bar import advancing
-from regard.data.read_text import Raw, invalid_line, read_blocks, to_bytes
+from regard.data.read_text import KINDS, SHORT, Choices, Raw, invalid_line, read_blocks, to_bytes
 from regard.errors import DataError, Setting, UnknownName, message, printable, shown
 
 EXAMPLES = 3

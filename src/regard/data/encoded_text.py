@@ -22,8 +22,15 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data.batch import BOS, EOS, PAD, UNK, TextBatch
-from regard.data.batching import SimilarLengths, check_integers, check_rank, check_start, padded_rows
-from regard.data.encoded_pairs import EncodedPairs, Side
+from regard.data.batching import (
+    EncodedPairs,
+    Side,
+    SimilarLengths,
+    check_integers,
+    check_rank,
+    check_start,
+    padded_rows,
+)
 from regard.data.read_text import checked_paths, read_lines
 from regard.data.tokenizers.tokenizer import Tokenizer, clean
 from regard.errors import ArgumentError, DataError, UnknownName, message, positive, shown

@@ -23,9 +23,9 @@ from typing import IO, Any, cast
 
 from rich.console import Console
 
-from regard.data.pair_checks import Choices
+from regard.data.line_io import advancing
 from regard.data.pairs import Pairs, read_pairs
-from regard.data.progress_bar import advancing
+from regard.data.read_text import Choices
 from regard.errors import DataError, Hint, Setting, UnknownName, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all, write_whole
 

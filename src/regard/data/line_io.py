@@ -1,4 +1,7 @@
-"""Read lines from files or standard input, even if their UTF-8 is invalid, and write lines as UTF-8."""
+"""Read lines from files or standard input, even if their UTF-8 is invalid, and write lines as UTF-8.
+
+say() prints messages on standard error, and advancing() a progress bar.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,16 @@ import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from regard.data.read_text import (
     blocks_of,
@@ -300,3 +308,34 @@ def check_standard_input(*files: str | None) -> None:
     """Raise ArgumentError if more than one of the files is "-", standard input."""
     if files.count(STANDARD) > 1:
         raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
+
+
+PATIENCE = 1.0
+"""Seconds before the progress bar is shown."""
+
+
+@contextmanager
+def advancing(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on standard error. Call the yielded function with the amount of work done so far.
+
+    label: the text before the bar, for example "reading".
+    total: the total amount of work, in any unit (pairs or bytes); 0 if unknown.
+
+    >>> with advancing("reading", total=10) as reached:
+    ...     reached(5)
+    """
+    console = Console(stderr=True)
+    began = time.monotonic()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(Text(label).plain, total=total or None)
+
+    def reached(done: int) -> None:
+        if time.monotonic() - began >= PATIENCE:
+            bar.start()
+            bar.update(task, completed=done)
+
+    try:
+        yield reached
+    finally:
+        bar.stop()

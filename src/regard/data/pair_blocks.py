@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.pair_checks import KINDS, SHORT, Choices
-from regard.data.read_text import Marks, Raw, checked_path, read_blocks, to_bytes
+from regard.data.read_text import KINDS, SHORT, Choices, Marks, Raw, checked_path, read_blocks, to_bytes
 from regard.data.table_formats import Columns, Two, column_pairs, field_pairs, list_pairs
 from regard.errors import printable, shown
 

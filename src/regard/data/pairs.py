@@ -30,11 +30,17 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.data_report import Report, inspect_pairs, odd_side, refusal
-from regard.data.line_io import Lines, place_name
+from regard.data.line_io import Lines, advancing, place_name
 from regard.data.pair_blocks import CountsDiffer, Examiner, Origin, Stamp
-from regard.data.pair_checks import KINDS, Choices
-from regard.data.progress_bar import advancing
-from regard.data.read_text import Paths, check_likely_encoding, checked_path, checked_paths, shown_paths
+from regard.data.read_text import (
+    KINDS,
+    Choices,
+    Paths,
+    check_likely_encoding,
+    checked_path,
+    checked_paths,
+    shown_paths,
+)
 from regard.data.table_formats import Columns, check_plain_text
 from regard.data.text_encoding import check_encoding, other_encoding
 from regard.errors import ArgumentError, DataError, Hint, Setting, UnknownName, message, shown

@@ -24,7 +24,7 @@ import numpy
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from regard.data.encoded_pairs import EncodedPairs, Side
+from regard.data.batching import EncodedPairs, Side
 from regard.data.tokenizers import parse_tokenizer
 from regard.data.tokenizers.tokenizer import Lowercased, Tokenizer
 from regard.errors import DataError, message

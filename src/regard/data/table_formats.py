@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy
 
 from regard.data.column_names import is_column_name
-from regard.data.pair_checks import KINDS
 from regard.data.read_text import (
+    KINDS,
     LONGEST_LINE,
     Raw,
     check_likely_encoding,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regard.data.batch import EOS, UNK, Batch
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.decoding.alignment_units import Units, units_of
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis

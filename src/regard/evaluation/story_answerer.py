@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.batch import UNK, StoryBatch
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.data.story_text import StoryQuestion, StoryWords, last_sentences, sentences_of
 from regard.errors import ArgumentError, message, positive, printable
 from regard.evaluation.erasure import HideKeys, effects, in_nats, ranked_and_random

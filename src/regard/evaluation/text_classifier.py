@@ -24,7 +24,7 @@ from torch import nn
 from regard.attended import Attended
 from regard.data.batch import EOS, LabelledBatch
 from regard.data.labelled_text import LabelledTexts, Labels
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.data.tokenizers import Tokenizer
 from regard.data.tokenizers.tokenizer import clean
 from regard.errors import ArgumentError, DataError, list_item, message, positive, printable

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regard.errors import DataError, message
@@ -151,3 +152,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"duplicate key {key[:40]!r}")
         content[key] = value
     return content
+
+
+def strict(value: object) -> object:
+    """Convert a value to types that standard JSON can store: dict, list, str, int, float, bool and None.
+
+    NaN and infinity become the strings "NaN" and "Infinity", because JSON has no such numbers. Unpaired
+    surrogates in text become U+FFFD. Other objects become text.
+
+    >>> strict({"loss": float("inf"), "folder": Path("runs"), "text": "\\ud800"})
+    {'loss': 'Infinity', 'folder': 'runs', 'text': '\ufffd'}
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, Mapping):
+        return {str(strict(str(name))): strict(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [strict(each) for each in value]
+    if hasattr(value, "tolist"):  # scalars and arrays of NumPy and torch have tolist()
+        return strict(value.tolist())
+    return strict(str(value))

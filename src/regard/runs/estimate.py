@@ -15,8 +15,8 @@ from regard.fast.report import fast_code
 from regard.runs.devices import choose_device
 from regard.runs.prepare_run import Machine, build_from, check_run, complete, copy_files, set_threads
 from regard.runs.run_task import RunTask, named_sizes, sizes_of
-from regard.training.budget import total_steps
 from regard.training.distributed import Processes
+from regard.training.progress import total_steps
 
 LINES = 10_000
 """For an estimate, tokenizers are trained on this number of lines. This is enough to estimate sentence

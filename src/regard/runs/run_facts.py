@@ -16,8 +16,7 @@ from regard.files.untrusted import LIMITS, open_regular, parse_json
 from regard.runs.run_folder import config_of, fingerprints_of
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
-from regard.training.checkpoints.averaging import Averaged, averaged_from
-from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
+from regard.training.checkpoints.checkpoints import STATE, Averaged, Checkpoint, Checkpoints, averaged_from
 from regard.training.progress import Progress
 from regard.training.settings import Section, build
 

@@ -24,7 +24,7 @@ from regard.errors import ArgumentError, UnknownName, message, naming_place
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.command_options import CommandOption
-from regard.training.setting_names import misplaced
+from regard.training.settings import misplaced
 from regard.training.task import Task
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class RunTask(Task):
 
         options: further options of regard.load(). Raise an error for an option that does not exist.
         """
-        loaded_run = importlib.import_module("regard.runs.loaded_run")
+        loaded_run = importlib.import_module("regard.runs.stored_runs")
         if options:
             raise UnknownName(f"option of {cls.__name__}.load():", next(iter(options)), ())
         model = cls.build_model(run.settings.model, cls.stored_sizes(run.folder, run.settings))
@@ -255,7 +255,7 @@ def smallest_model(task: type[RunTask], settings: Any) -> Any:
     If it is a setting of another section, the message names it. An option may have the name of a setting:
     with memory networks, model.encoding is not data.encoding.
     """
-    from regard.training.sampled_loss import check_estimator
+    from regard.training.estimators import check_estimator
 
     try:
         with on_meta_device(), naming_place("[model]"):

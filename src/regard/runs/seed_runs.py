@@ -1,4 +1,4 @@
-"""Train one model for each of several random seeds. For the files of such a run, see seed_folders.py."""
+"""Train one model for each of several random seeds. For the files of such a run, see run_folder.py."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from regard.errors import RegardError, message
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.prepare_run import Machine, PreparedRun, copy_files
 from regard.runs.run_facts import nonfinite_step
-from regard.runs.run_folder import is_run, made_folder, write_config_and_manifest, write_data
+from regard.runs.run_folder import (
+    failures_of,
+    is_run,
+    made_folder,
+    seed_folder,
+    write_config_and_manifest,
+    write_data,
+    write_failures,
+)
 from regard.runs.run_task import RunTask, sizes_of
-from regard.runs.seed_folders import failures_of, seed_folder, write_failures
 from regard.runs.seed_scores import scores_table, seed_facts_of, written_summary
 from regard.runs.stored_runs import outline
 from regard.runs.system_report import memory, usable_cores
 from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
-from regard.training.budget import count
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log, resident
-from regard.training.progress import Progress
-from regard.training.step_results import NonFinite
+from regard.training.progress import NonFinite, Progress, count
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,8 @@ from regard.errors import ArgumentError, DataError, RegardError, message, printa
 from regard.evaluation.confidence import Interval, interval
 from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_facts import RunFacts, facts_of
-from regard.runs.run_folder import is_run
+from regard.runs.run_folder import failures_of, is_run, seed_folder, seeds_of
 from regard.runs.run_task import RunTask
-from regard.runs.seed_folders import failures_of, seed_folder, seeds_of
 from regard.training.logs.live_table import GAP, in_words, metric_title
 
 LONGEST_WORD = 24

@@ -29,13 +29,12 @@ from regard.runs.run_folder import is_run, made_folder, write_config_and_manifes
 from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
 from regard.runs.stored_runs import WEIGHTS, check_newest, checked_settings
-from regard.training.budget import budget_warning
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupts import interruptible
-from regard.training.logs.log import Log
-from regard.training.logs.logger import Logger
+from regard.training.logs.log import Log, Logger
 from regard.training.loop import Trainer
+from regard.training.progress import budget_warning
 
 
 def train_run(
@@ -64,7 +63,7 @@ def train_run(
     machine: the device, the number of CPU threads, and how many seeds are trained at the same time.
     console: the rich console for the progress. None: standard output.
     loggers: functions that are called for each event of the run, such as an evaluation or a checkpoint; see
-        regard.training.logs.logger.
+        regard.training.logs.log.
 
     After Ctrl-C, SIGTERM or SIGHUP, a checkpoint is saved, and training stops. Outcome.interrupted is the
     name of the signal.

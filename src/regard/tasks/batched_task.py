@@ -84,8 +84,8 @@ class BatchedTask(RunTask):
         reason: why the loss cannot be captured in a CUDA graph, otherwise "".
         shapes: further arguments of few_shapes().
         """
+        from regard.training.estimators import SAMPLED, add_estimator, features_size
         from regard.training.length_buckets import few_shapes
-        from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
 
         processes, training = self._processes, self.settings.training
         features = 0 if training.estimator is None else features_size(*tables)
@@ -126,7 +126,7 @@ class BatchedTask(RunTask):
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
+        from regard.training.progress import EVALUATION_PART, RESERVED, epochs_text
         from regard.training.settings import BATCHES, build, merged
 
         rules, chosen, counted = cls.usual(settings, corpus)
@@ -168,7 +168,7 @@ def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any
 
     The model is discarded afterwards.
     """
-    from regard.training.step_speed import tokens_per_second
+    from regard.training.loop import tokens_per_second
 
     built = _built(task, settings, corpus, device)
     speed = tokens_per_second(built, built.settings.training, torch.device(device))
@@ -201,7 +201,7 @@ def planned_tokens(training: Mapping[str, Any], tokens: int, step: float) -> flo
     tokens: number of tokens of an epoch.
     step: number of tokens of a training step.
     """
-    from regard.training.budget import EPOCHS, MAX_STEPS, MIN_STEPS
+    from regard.training.progress import EPOCHS, MAX_STEPS, MIN_STEPS
 
     if training.get("steps") is not None:
         return training["steps"] * step

@@ -146,7 +146,7 @@ def load(
         problem = f"folder is of type {type(folder).__name__}"
         raise ArgumentError(message("load()", problem, expected="a path: str or pathlib.Path"))
     if seed is not None:
-        folder = importlib.import_module("regard.runs.seed_folders").folder_of_seed(Path(folder), seed)
+        folder = importlib.import_module("regard.runs.run_folder").folder_of_seed(Path(folder), seed)
     kind = task_of(folder, task)
     stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)
     return kind.load(stored, device, **options)

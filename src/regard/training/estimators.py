@@ -8,9 +8,13 @@ one key for each query. L_s is a lower bound of the log-likelihood log p(y).
 
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. dL_s has two parts. The part with
 d log p(y | s) is the gradient of the usual loss. The part with d log p(s) is the gradient of one more term of
-the loss. hard_selections() collects log p(s) in a forward pass (hard_selections.py). Reinforce computes the
-term from log p(s) and the rewards log p(y | s). A baseline is subtracted from the
-reward, to lower the variance of the gradient. sampled_loss.py adds the term to the loss of a task.
+the loss. hard_selections() collects log p(s) in a forward pass. Reinforce computes the term from log p(s) and
+the rewards log p(y | s). A baseline is subtracted from the reward, to lower the variance of the gradient.
+sampled_loss() adds the term to the loss of a task, which calls add_estimator() in its constructor:
+
+    loss = 1/K sum_k loss(y | s_k) + estimate.loss + estimate.baseline_loss, summed over examples
+
+s_k are the keys that the attention selects in sample k of K. The options are the settings training.estimator.
 
 The straight-through estimator (Bengio et al. 2013) needs no such term; it is the selection StraightThrough.
 """
@@ -18,16 +22,26 @@ The straight-through estimator (Bengio et al. 2013) needs no such term; it is th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, Setting, UnknownName, message
+from regard.attended import Attended
+from regard.call import Call
+from regard.data.batch import PAD
+from regard.errors import ArgumentError, Hint, Setting, UnknownName, message
+from regard.roles import Role
+from regard.select import Best, Hard, Select, Selection, softmax
+from regard.sites import Scope, open_scope
+from regard.training.checkpoints.checkpoints import ESTIMATOR
 from regard.training.distributed import Processes
-from regard.training.hard_selections import HardSelections, Lengths, hard_selections
+from regard.training.settings import Training
+from regard.training.task import Loss
 
 
 class Baseline(nn.Module):
@@ -352,3 +366,316 @@ def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
     """
     grouped_NK = log_likelihoods.detach().unflatten(0, (-1, samples))
     return (grouped_NK.logsumexp(1) - math.log(samples)).sum()
+
+
+Lengths = Tensor | Mapping[str, Tensor | Sequence[Tensor]] | None
+
+
+class _Drawn(NamedTuple):
+    """Log-probabilities of the keys that one attention call sampled, and entropies of its softmax weights.
+
+    position_T: the index of each query in its sequence (the decoding step).
+    beams: number of decoder sequences (rows) per encoded source.
+    """
+
+    site: str
+    role: Role
+    log_probability_BHT: Tensor
+    entropy_BHT: Tensor
+    position_T: Tensor
+    beams: int
+
+
+class Sums(NamedTuple):
+    """Sums over the attention steps of each decoder sequence: of log p(sampled key), and of the entropy."""
+
+    log_probability: Tensor
+    entropy: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _PartlyExpected(Select):
+    """Hard selection for some queries only. Queries with expected_B1T = True use softmax weights instead."""
+
+    hard: Hard
+    expected_B1T: Tensor
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        drawn = self.hard.choose(scores_BHTS, visible_BHTS)
+        assert drawn.log_probability is not None
+        soft_BHTS, _ = softmax(scores_BHTS, visible_BHTS)
+        return drawn._replace(
+            weights=torch.where(self.expected_B1T[..., None], soft_BHTS, drawn.weights),
+            log_probability=torch.where(self.expected_B1T, 0.0, drawn.log_probability),
+        )
+
+
+@dataclass(eq=False)
+class HardSelections(Scope):
+    """The result of hard_selections(): log-probabilities of all sampled keys, and entropies of the weights.
+
+    A row is a sequence of the decoder. With K beams for each of B encoded sources, there are B K rows.
+
+    expected, examples: see hard_selections().
+    """
+
+    expected: float = 0.0
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        self._drawn: list[_Drawn] = []
+        self._soft: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of attention calls so far that sampled keys."""
+        return len(self._drawn)
+
+    def applied(self, call: Call) -> Call:
+        if not self.expected or not isinstance(call.select, Hard):
+            return call
+        batch, queries = len(call.query), call.query.shape[2]
+        rows = batch * call.beams
+        if self._soft is None:
+            examples = self.examples or rows
+            self._soft = torch.rand(examples, device=call.query.device) < self.expected
+        if rows % len(self._soft) and len(self._soft) % rows:
+            problem = f"an attention call has {rows} rows, but there are {len(self._soft)} examples"
+            raise ArgumentError(message("hard_selections()", problem, expected="a multiple of `examples`"))
+        soft_R = self._soft.repeat_interleave(max(rows // max(len(self._soft), 1), 1))
+        soft_BT = soft_R.view(batch, call.beams).repeat_interleave(queries // call.beams, 1)
+        return replace(call, select=_PartlyExpected(call.select, soft_BT[:, None]))
+
+    def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
+        if attended.log_probability is not None and attended.entropy is not None:
+            values = attended.log_probability, attended.entropy, call.positions, call.beams
+            self._drawn.append(_Drawn(site, self.seen.role(site), *values))
+
+    def sums(self, lengths: Lengths = None) -> Sums:
+        """Return the log-probability of the sampled keys and the entropy, summed over steps, heads and sites.
+
+        A step is the position of a query. Both sums have shape (rows,): one value for each decoder sequence
+        (row). They have gradients.
+
+        lengths: number of steps of each row, as a tensor (rows,), or (B,) if all rows of an encoded source
+            have the same length. Later steps are padding and do not count. Default: all steps count.
+
+        If encoder and decoder sample keys, `lengths` is a dict, such as
+        {"source": source_lengths, "target": target_lengths}. A key is the sequence of the queries of a site
+        (see Role.rows). All steps of sites without a key count. A value can also be a list with one tensor
+        for each call.
+        """
+        if not self._drawn:
+            raise ArgumentError(
+                message(
+                    "HardSelections.sums()",
+                    "no attention call sampled a key; attention calls were made at these sites: "
+                    f"{', '.join(self.seen.called) or 'none'}",
+                    expected='a model in training mode with select="hard"',
+                )
+            )
+        rows = max(len(each.entropy_BHT) * each.beams for each in self._drawn)
+        calls: Counter[str] = Counter()
+        sums = []
+        for drawn in self._drawn:
+            own = lengths.get(drawn.role.rows) if isinstance(lengths, Mapping) else lengths
+            if own is not None and not isinstance(own, Tensor):  # one tensor for each call of the site
+                if calls[drawn.site] == len(own):
+                    problem = f"site '{drawn.site}' was called more than {len(own)} times"
+                    expected = "one tensor for each call"
+                    raise ArgumentError(message("HardSelections.sums()", problem, expected=expected))
+                own = own[calls[drawn.site]]
+            sums.append(_row_sums(drawn, own, rows))
+            calls[drawn.site] += 1
+        log_probability, entropy = zip(*sums, strict=True)
+        return Sums(torch.stack(log_probability).sum(0), torch.stack(entropy).sum(0))
+
+
+@contextmanager
+def hard_selections(
+    at: str = "*", *, expected: float = 0.0, examples: int | None = None
+) -> Iterator[HardSelections]:
+    """Collect the log-probabilities of the keys that attention calls inside a `with` statement sample.
+
+    at: pattern for the names of sites, with * and ? as wildcards.
+    expected: probability that an example uses softmax weights for all its queries. Its attention output is
+        then a weighted mean of the values, not the value of a sampled key. Xu et al. (2015, section 4.1) use
+        0.5. With 0, the outputs are the same as without hard_selections().
+    examples: number of different examples in the batch. All examples have the same number of rows (samples),
+        and the rows of an example are consecutive. Default: the number of rows of the first call.
+
+    >>> import regard
+    >>> x = torch.randn(2, 5, 8)
+    >>> with hard_selections() as drawn:
+    ...     _ = regard.attention(x, x, select=regard.Hard())
+    >>> drawn.sums().log_probability.shape
+    torch.Size([2])
+    """
+    with open_scope(HardSelections(at=at, expected=expected, examples=examples)) as drawn:
+        yield drawn
+
+
+def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities and entropies of an attention call, each summed per sequence, (rows,)."""
+    sums = []
+    batch, steps = len(drawn.entropy_BHT), drawn.entropy_BHT.shape[2] // drawn.beams
+    own = batch * drawn.beams
+    for values_BHT in (drawn.log_probability_BHT, drawn.entropy_BHT):
+        values = values_BHT.to(torch.promote_types(values_BHT.dtype, torch.float32))
+        values_RHT = values.unflatten(2, (drawn.beams, steps)).transpose(1, 2).flatten(0, 1)
+        if lengths_X is not None:
+            if len(lengths_X) not in (own, batch):
+                shown = {"lengths": (lengths_X, "B"), "log_probability": (drawn.log_probability_BHT, "BHT")}
+                problem = f"{len(lengths_X)} lengths for {own} rows at site '{drawn.site}'"
+                raise ArgumentError(message("HardSelections.sums()", problem, shown, "one length per row"))
+            lengths_R = lengths_X.repeat_interleave(own // max(len(lengths_X), 1))
+            counts_RT = drawn.position_T[:steps] < lengths_R[:, None]
+            values_RHT = torch.where(counts_RT[:, None], values_RHT, 0.0)
+        # An encoder call has only one row for all samples of a source, so its sums are repeated.
+        sums.append(values_RHT.sum((1, 2)).repeat_interleave(rows // max(own, 1)))
+    return sums[0], sums[1]
+
+
+SAMPLED = "the loss collects the keys that the attention samples (training.estimator)"
+"""The value of Speed.uncapturable for tasks that use sampled_loss(): the reason why CUDA graphs cannot be
+used."""
+
+
+class RowLosses(NamedTuple):
+    """The loss and the log-likelihood of each sequence (row) of a batch, both (rows,).
+
+    total: the loss to minimise, not detached, such as the label-smoothed cross-entropy.
+    log_likelihood: the log-likelihood of the target, given the keys that the attention sampled. It is only
+        logged.
+    """
+
+    total: Tensor
+    log_likelihood: Tensor
+
+
+def check_estimator(model: nn.Module, training: Training) -> None:
+    """Raise ArgumentError if the attention of a model cannot be trained with the setting training.estimator.
+
+    The selection of a module is its attribute `select`. There are four errors: a module uses Best, which has
+    no gradient; a module uses Hard, but there is no estimator; there is an estimator, but no module uses
+    Hard, or the model is compiled.
+
+    >>> from regard.models import build_model
+    >>> check_estimator(build_model("bahdanau", 9, 9, width=4, select="straight-through"), Training())
+    """
+    selections = [getattr(module, "select", None) for module in model.modules()]
+    hard = any(isinstance(select, Hard) for select in selections)
+    straight = " or ", Setting("model", "select", "straight-through")
+    place, problem = "model.select", ""
+    hint: Hint = ""
+    if any(isinstance(select, Best) for select in selections):
+        problem = "best (argmax) has no gradient, so the scores would not be trained"
+        hint = (
+            "use ",
+            Setting("model", "select", "hard"),
+            ", which selects the best key in eval mode,",
+            *straight,
+        )
+    elif hard and training.estimator is None:
+        problem = "hard attention has no gradient without an estimator"
+        hint = "use ", Setting("training", "estimator.name", "reinforce"), *straight
+    elif training.estimator is not None:
+        place = "training.estimator"
+        if not hard:
+            named = sorted({type(each).__name__ for each in selections if isinstance(each, Select)})
+            problem = f"the attention of this model is not hard ({', '.join(named) or 'no selection'})"
+            hint = "use ", Setting("model", "select", "hard"), ", or do not set training.estimator"
+        elif training.compile:
+            problem = "the keys that the attention samples cannot be collected in a compiled model"
+            hint = "use ", Setting("training", "compile", False)
+    if problem:
+        raise ArgumentError(message(place, problem, hint=hint))
+
+
+def add_estimator(
+    model: nn.Module, training: Training, *, features: int = 0, processes: Processes | None = None
+) -> Reinforce | None:
+    """Add the estimator of the settings to a model as model.estimator, and return the estimator.
+
+    Return None if the settings have no estimator. The estimator becomes a part of the model. So the optimizer
+    trains its baseline, and checkpoints contain it.
+
+    features: the size F of the input of a learned baseline.
+    processes: the processes of distributed training.
+
+    >>> from regard.models import build_model
+    >>> model = build_model("bahdanau", 9, 9, width=4, select="hard")
+    >>> estimator = add_estimator(model, Training(estimator={"samples": 1}))
+    >>> estimator.expected, [name for name in model.state_dict() if name.startswith("estimator.")]
+    (0.5, ['estimator.baseline.average'])
+    """
+    check_estimator(model, training)
+    if training.estimator is None:
+        return None
+    estimator = Reinforce(**training.estimator.options(features), processes=processes)
+    device = next(model.parameters()).device
+    model.add_module(ESTIMATOR, estimator.to(device))
+    return estimator
+
+
+def sampled_loss(
+    estimator: Reinforce,
+    row_losses: Callable[[], RowLosses],
+    examples: int,
+    *,
+    lengths: Lengths = None,
+    features: Tensor | None = None,
+    counted: Tensor | None = None,
+) -> Loss:
+    """Run the forward pass of a batch inside estimator.collect(), and return the loss for REINFORCE.
+
+    The result is the mean loss over the samples, plus the two terms of the loss from the estimator.
+
+    The reward of a row is its negative loss. So the gradient is an unbiased estimate of the gradient of the
+    expected loss (Williams 1992). In Xu et al. (2015, eq. 12), the loss is the negative log-likelihood.
+
+    row_losses: a function that computes K = estimator.samples rows for each example, and returns the losses
+        of the rows. For example, it calls the model on batch.repeat(K). Row r belongs to example r // K.
+    examples: N, the number of different examples in the batch. There are N K rows.
+    lengths, features, counted: see Reinforce.forward().
+
+    The returned Loss has these values for the log: "loss" (the negative log-likelihood -log p(y | s)),
+    "entropy" (the entropy of the attention), "baseline" (the value that is subtracted from the reward), and
+    "bound" (see likelihood_bound()).
+    """
+    with estimator.collect(examples) as drawn:
+        total_R, likelihood_R = row_losses()
+    estimate = estimator(drawn, -total_R, lengths, features, counted)
+    total = total_R.sum() / estimator.samples + estimate.loss + estimate.baseline_loss
+    shown = {
+        "loss": -likelihood_R.detach().sum() / estimator.samples,
+        "bound": likelihood_bound(likelihood_R, estimator.samples),
+        "baseline": estimate.shown["baseline"],
+        "entropy": estimate.shown["entropy"],
+    }
+    return Loss(total, shown)
+
+
+def features_size(*tables: nn.Embedding) -> int:
+    """Return F, the number of features per row that embedding_features() returns for these tables."""
+    return sum(table.embedding_dim + 1 for table in tables)
+
+
+@torch.no_grad()
+def embedding_features(*texts: tuple[nn.Embedding, Tensor]) -> Tensor:
+    """Return the input of a learned baseline, (rows, F): the mean embedding and log(length) of each text.
+
+    These features do not depend on the sampled keys, so the baseline does not bias the gradient.
+
+    texts: pairs (embedding table, tokens). The tokens have shape (rows, S) and are padded.
+
+    >>> table = nn.Embedding(9, 4)
+    >>> embedding_features((table, torch.tensor([[5, 6, 0], [7, 0, 0]]))).shape
+    torch.Size([2, 5])
+    """
+    features = []
+    for table, tokens_BS in texts:
+        real_BS = tokens_BS != PAD
+        lengths_B1 = real_BS.sum(1, keepdim=True).clamp(min=1).to(table.weight.dtype)
+        total_BM = (table(tokens_BS) * real_BS[..., None]).sum(1)
+        features += [total_BM / lengths_B1, lengths_B1.log()]
+    return torch.cat(features, 1)

@@ -1,51 +1,201 @@
-"""Trainer: the training loop for any Task. It does not depend on a specific model or data format."""
+"""Trainer: the training loop for any Task. It does not depend on a specific model or data format.
+
+A BatchStream reads the batches of all epochs in order, or prepares them ahead in a thread. At the end, the
+speed of training steps on this machine is measured, and the fastest number of threads is found.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from queue import Empty, Full, Queue
+from statistics import median
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from regard.data.batch import map_tensors, pack, tensors_in
 from regard.errors import DataError, UnknownName, message
 from regard.fast.captured.graphs import Uncaptured, capture_chosen
 from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.files.folder_lock import FolderLock, FolderMoved
-from regard.training.batch_stream import BatchStream, Position
-from regard.training.budget import (
-    Slowdown,
-    WallClock,
-    budget_warning,
-    count,
-    evaluation_due,
-    total_steps,
-)
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
-from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
-from regard.training.progress import Progress, check_surroundings
-from regard.training.schedule import scheduled_rate
-from regard.training.settings import Training
-from regard.training.step_results import (
+from regard.training.optimizer import (
+    Average,
+    build_optimizer,
+    load_optimizer,
+    optimizer_tensors,
+    scheduled_rate,
+)
+from regard.training.progress import (
     LATE,
     NonFinite,
+    Progress,
+    Slowdown,
     StepDone,
     StepLate,
     StepRequest,
     UnreadSteps,
+    WallClock,
+    budget_warning,
+    check_surroundings,
+    count,
+    evaluation_due,
     first_nonfinite,
+    total_steps,
 )
+from regard.training.settings import Training
 from regard.training.task import Stopped, Task
+
+AHEAD = {"cuda": 64}
+"""Number of batches that a thread prepares ahead, for each device type. The default is 0, because on a CPU
+the thread would take time from the training steps. With few batches ahead, a GPU would wait at the end of
+each epoch, when the pairs of the next epoch are sorted into batches."""
+
+WAIT = 0.1
+"""Seconds after which the thread checks again whether the stream was closed."""
+
+
+class Position(NamedTuple):
+    """A position in the data: the index of an epoch, and the index of the next batch in this epoch."""
+
+    epoch: int
+    batch: int
+
+
+class BatchStream:
+    """Yield the batches of an epoch from a batch on, then of all later epochs.
+
+    task: the task. The batches come from task.batches().
+    position: the position of the first batch.
+
+    position is always the position after the batches that next() has returned. Batches that a thread has
+    prepared ahead do not count. So a checkpoint can save this position.
+
+    After start(), a thread prepares batches ahead. An error in task.batches() is raised by next(), at the
+    batch that has the error.
+    """
+
+    def __init__(self, task: Task, position: Position):
+        self.task, self.position = task, position
+        self._source: Iterator[tuple[Any, Position]] | None = None
+        self._queue: Queue[tuple[Any, Position] | Exception] = Queue()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pinning = threading.Lock()
+        self._ahead, self._device = 0, torch.device("cpu")
+
+    def start(self, device: torch.device) -> None:
+        """From now on, prepare batches in a thread, if Speed.ahead is True and the device type is in AHEAD.
+
+        device: the device that batches are used on. For a GPU, the tensors are copied to pinned memory, so
+            that the host does not wait when it copies them to the GPU.
+        """
+        self.close()
+        self._ahead, self._device = AHEAD.get(device.type, 0) if self.task.speed.ahead else 0, device
+
+    def __iter__(self) -> BatchStream:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._ahead:
+            if self._source is None:
+                self._source = self._batches(self.position)
+            batch, self.position = next(self._source)
+            return batch
+        if self._thread is None:
+            self._queue = Queue(self._ahead)
+            self._closed = threading.Event()
+            arguments = self._batches(self.position), self._queue, self._closed, self._device, self._pinning
+            self._thread = threading.Thread(target=_fill, args=arguments, daemon=True, name="batches")
+            self._thread.start()
+        received = self._queue.get()
+        if isinstance(received, Exception):
+            self.close()
+            raise received
+        batch, self.position = received
+        return batch
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside the `with` block, the thread does not allocate pinned memory.
+
+        This would be an error while another part of the program captures a CUDA graph, as decoding does.
+        """
+        with self._pinning:
+            yield
+
+    def close(self) -> None:
+        """End the thread. The batches that it has prepared ahead are dropped; next() computes them again."""
+        self._closed.set()
+        if self._thread is not None:
+            while self._thread.is_alive():
+                try:
+                    self._queue.get_nowait()
+                except Empty:
+                    self._thread.join(WAIT)
+            self._thread = None
+        self._source, self._ahead = None, 0
+
+    def _batches(self, position: Position) -> Iterator[tuple[Any, Position]]:
+        """Yield each batch with the position after it."""
+        epoch, number = position
+        while True:
+            for batch in self.task.batches(epoch, number):
+                number += 1
+                yield batch, Position(epoch, number)
+            epoch, number = epoch + 1, 0
+
+
+def _fill(
+    source: Iterator[tuple[Any, Position]],
+    queue: Queue[tuple[Any, Position] | Exception],
+    closed: threading.Event,
+    device: torch.device,
+    pinning: threading.Lock,
+) -> None:
+    """Put batches into a queue until `closed` is set. An error is put into the queue, too."""
+    pins = device.type == "cuda"
+    if pins and device.index is not None:
+        torch.cuda.set_device(device)
+    while not closed.is_set():
+        item: tuple[Any, Position] | Exception
+        try:
+            batch, position = next(source)
+            with pinning:
+                item = (pinned(batch) if pins else batch), position
+        except Exception as error:  # raised again by BatchStream.__next__()
+            item = error
+        while not closed.is_set():
+            try:
+                queue.put(item, timeout=WAIT)
+                break
+            except Full:
+                continue
+        if isinstance(item, Exception):
+            return
+
+
+def pinned(batch: Any) -> Any:
+    """Return a copy of a batch with its CPU tensors in pinned memory, as parts of one buffer.
+
+    A batch is a tensor, or a tuple or dataclass of batches. Values of other types are not changed.
+    """
+    tensors = [each for each in tensors_in(batch) if each.device.type == "cpu"]
+    parts = iter(pack(tensors, pin_memory=True))
+    return map_tensors(lambda each: next(parts) if each.device.type == "cpu" else each, batch)
+
 
 TASK = "task"
 """The name of the tensor file for the state of a task."""
@@ -546,3 +696,70 @@ class Trainer:
     def _save_if_changed(self) -> None:
         if self._saved != self.progress.state():
             self.save()
+
+
+SECONDS, LEAST, MOST = 0.6, 3, 50
+"""Training steps are timed for SECONDS seconds, but at least LEAST and at most MOST steps."""
+
+TURNS, TURN_SECONDS = 5, 0.05
+"""Operations are timed TURNS times with each number of threads, for TURN_SECONDS seconds each time."""
+
+UNTIMED = {"cuda": 6}
+"""Number of first steps that are not timed, for each device type, e.g. because they compile kernels. The
+default is 1."""
+
+GAIN = 0.95
+"""A larger number of threads is chosen only if its time is below this fraction of the best time so far. So a
+small difference does not count."""
+
+
+def tokens_per_second(task: Task, settings: Training, device: torch.device) -> float:
+    """Run training steps, and return their median speed in target tokens per second.
+
+    The steps change the weights of the model, but write no file. The first steps are not timed.
+    """
+    trainer = Trainer(task, settings, Path(), device=device)
+    for _ in range(UNTIMED.get(device.type, 1)):
+        trainer.take_step()
+    began, speeds = time.perf_counter(), list[float]()
+    while len(speeds) < LEAST or (len(speeds) < MOST and time.perf_counter() - began < SECONDS):
+        before, tokens = time.perf_counter(), trainer.progress.tokens
+        trainer.take_step()
+        tokens = trainer.progress.tokens - tokens
+        speeds.append(tokens / max(time.perf_counter() - before, 1e-9))
+    return median(speeds)
+
+
+def fastest_threads(most: int) -> int:
+    """Find and set the number of CPU threads, up to `most`, with which torch is fastest; return it.
+
+    More threads are not always faster, because they wait for each other at the end of every operation. If
+    other programs use the cores, two threads can be much slower than one. Small operations are timed with 1,
+    2, 4, ... threads in several rounds, and the median times are compared.
+    """
+    counts = sorted({*(2**power for power in range(most.bit_length())), most})
+    seconds: dict[int, list[float]] = {number: [] for number in counts}
+    for _ in range(TURNS):
+        for number in counts:
+            torch.set_num_threads(number)
+            seconds[number].append(operation_seconds())
+    best = counts[0]
+    for number in counts[1:]:
+        if median(seconds[number]) < GAIN * median(seconds[best]):
+            best = number
+    torch.set_num_threads(best)
+    return best
+
+
+def operation_seconds() -> float:
+    """Return the mean seconds of a small matrix product with tanh, measured for TURN_SECONDS seconds.
+
+    Training steps consist of such operations.
+    """
+    x, weight = torch.ones(64, 256), torch.full((256, 512), 1e-3)
+    torch.tanh(x @ weight)  # the first call is not timed, because it starts the threads of torch
+    began, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < TURN_SECONDS:
+        torch.tanh(x @ weight)
+        count += 1
+    return elapsed / max(count, 1)

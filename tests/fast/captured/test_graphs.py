@@ -13,8 +13,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from regard.data.batch import Batch
-from regard.data.packed_tensors import tensors_in
+from regard.data.batch import Batch, tensors_in
 from regard.fast.captured.graphs import Uncaptured, capture_chosen, shape_of
 from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.fast.twins import Twins
@@ -24,8 +23,8 @@ from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
+from regard.training.progress import StepRequest
 from regard.training.settings import Training
-from regard.training.step_results import StepRequest
 from regard.training.task import Capture, Loss, Speed
 from tests.facts import facts
 from tests.models.variants import SIZE, VARIANTS

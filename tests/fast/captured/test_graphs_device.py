@@ -17,7 +17,7 @@ from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.models import build_model
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
-from regard.training.step_results import StepRequest
+from regard.training.progress import StepRequest
 from tests.models.variants import SIZE, VARIANTS
 
 pytestmark = pytest.mark.gpu

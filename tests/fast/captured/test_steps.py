@@ -12,10 +12,10 @@ from rich.console import Console
 
 from regard.fast.captured.graphs import Uncaptured
 from regard.tasks.translation import Machine, train_translation
-from regard.training import batch_stream
+from regard.training import loop as batch_stream
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
-from regard.training.step_results import LATE, NonFinite, StepDone, StepLate, StepRequest, UnreadSteps
+from regard.training.progress import LATE, NonFinite, StepDone, StepLate, StepRequest, UnreadSteps
 from regard.training.task import Capture
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven

@@ -17,8 +17,8 @@ from regard.tasks.translation import Machine, train_translation
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.loop import Trainer
+from regard.training.progress import NonFinite, StepLate, StepRequest
 from regard.training.settings import Training
-from regard.training.step_results import NonFinite, StepLate, StepRequest
 from regard.training.task import Loss
 from tests.training.toys import Numbers, Toy, bits, last, records
 

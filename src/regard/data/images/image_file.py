@@ -17,7 +17,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.errors import ArgumentError, DataError, Setting, message, positive, printable, shown
 from regard.files.requirements import install_command
 from regard.files.untrusted import LIMITS, read_limited

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from regard.data.packed_tensors import map_tensors, pack, tensors_in
+from regard.data.batch import map_tensors, pack, tensors_in
 from regard.fast import enabled
 from regard.training.settings import Training
 from regard.training.task import Capture

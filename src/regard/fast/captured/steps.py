@@ -26,15 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.packed_tensors import copy_all, tensors_in
+from regard.data.batch import copy_all, tensors_in
 from regard.errors import RegardError, Setting, message
 from regard.fast.captured import graphs
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
 from regard.kernels import by_kernel, is_current
 from regard.training.gradients import Gradients, coarse_products
 from regard.training.optimizer import Average
-from regard.training.progress import seed_generators
-from regard.training.step_results import StepLate, StepRequest
+from regard.training.progress import StepLate, StepRequest, seed_generators
 
 __all__ = ["CapturedSteps", "DeviceUpdate", "own_gradients"]
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, EOS, PAD
-from regard.data.packed_tensors import buffer_of, pack, parts_of
+from regard.data.batch import BOS, EOS, PAD, buffer_of, pack, parts_of
 from regard.decoding.highest_values import largest
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.sampling import Sample, Seed, random_numbers

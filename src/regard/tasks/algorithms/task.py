@@ -18,7 +18,7 @@ from rich.text import Text
 from torch import nn
 
 from regard.data.batch import TapeBatch
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, RegardError, Setting, message, shown
@@ -28,17 +28,17 @@ from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
-from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, score_table
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
+from regard.runs.stored_runs import LoadedRun, with_weights
 from regard.tasks.algorithms.data import SequenceSource, named_sizes, read_sequence
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.settings import AlgorithmsSettings
 from regard.tasks.batched_task import BatchedTask, training_speed
-from regard.training.budget import EVALUATION_PART, RESERVED
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
+from regard.training.progress import EVALUATION_PART, RESERVED
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Speed, Stopped
 from regard.viewing import Picture

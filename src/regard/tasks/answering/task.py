@@ -27,10 +27,10 @@ from regard.layers.memory_hop import STORY_MEMORY
 from regard.layers.sentence_ages import noise_size
 from regard.models.memory_network import MemoryNetwork
 from regard.named_models.memory_networks import StoryModel, build_memory_network
-from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
+from regard.runs.stored_runs import LoadedRun, with_weights
 from regard.tasks.answering.data import (
     WORDS,
     StoryCorpus,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_captions
 from regard.data.images.image_file import Pixels, decode_files, memory_limit
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.data.shapes import Scene, render, shapes
 from regard.data.shapes.scenes import SPLITS
 from regard.errors import DataError, UnknownName, message, printable, shown

@@ -18,7 +18,7 @@ from regard.data.batching import CaptionBatches, encode_captions
 from regard.data.images import Augmentation, centre_crop
 from regard.data.images.caption_files import SUFFIXES, detected_ending
 from regard.data.images.image_file import Pixels
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.decoding import Beam, Greedy, Search
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import search_of
@@ -28,7 +28,6 @@ from regard.evaluation.caption_scores import Pointing, caption_scores, exact_cap
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.options.attention_options import check_flags, model_arguments
 from regard.roles import CROSS
-from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import (
     ChosenRun,
     RunReport,
@@ -39,6 +38,7 @@ from regard.runs.run_commands import (
 )
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun, smallest_model
+from regard.runs.stored_runs import LoadedRun, with_weights
 from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.captioning.data import (
     CaptionCorpus,
@@ -67,13 +67,13 @@ from regard.tasks.file_options import (
 from regard.tasks.picture_outputs import check_page, write_results
 from regard.tasks.split import evenly
 from regard.training.command_options import CommandOption
-from regard.training.estimators import Reinforce
-from regard.training.losses import cross_entropy, sequence_losses
-from regard.training.sampled_loss import (
+from regard.training.estimators import (
+    Reinforce,
     RowLosses,
     embedding_features,
     sampled_loss,
 )
+from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Stopped
 

@@ -26,10 +26,10 @@ from regard.evaluation.text_classifier import DRAWN, SIDES, Classification, Line
 from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.models.classifier import Classifier
 from regard.named_models.classifiers import build_classifier
-from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun
+from regard.runs.stored_runs import LoadedRun, with_weights
 from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.classification.data import (
     LABELS,
@@ -63,8 +63,8 @@ from regard.tasks.file_options import (
 from regard.tasks.picture_outputs import check_page, write_results
 from regard.tasks.split import spread_by_length
 from regard.training.command_options import CommandOption
-from regard.training.estimators import Reinforce
-from regard.training.sampled_loss import (
+from regard.training.estimators import (
+    Reinforce,
     RowLosses,
     embedding_features,
     sampled_loss,

@@ -25,7 +25,7 @@ from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
 from regard.look import Look
 from regard.models.language_base import LanguageModel
 from regard.roles import BySite
-from regard.runs.loaded_run import LoadedRun
+from regard.runs.stored_runs import LoadedRun
 from regard.sites import Record, scope
 from regard.tasks.language.settings import LanguageSettings
 from regard.tasks.language.text_result import GeneratedText, ScoredText

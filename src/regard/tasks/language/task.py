@@ -22,14 +22,13 @@ from regard.data.encoded_text import (
     StreamBatches,
     WindowBatches,
 )
-from regard.data.progress_bar import advancing
+from regard.data.line_io import advancing
 from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, Setting, message, shown
 from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.named_models.language_models import build_language_model
-from regard.runs.loaded_run import with_weights
 from regard.runs.run_commands import (
     ChosenRun,
     LongTextView,
@@ -41,6 +40,7 @@ from regard.runs.run_commands import (
 )
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
+from regard.runs.stored_runs import with_weights
 from regard.tasks.batched_task import (
     BatchedTask,
     describe_plan,
@@ -61,16 +61,16 @@ from regard.tasks.language.data import (
 from regard.tasks.language.run import LanguageRun, evaluation_batches
 from regard.tasks.language.settings import LanguageSettings, is_recurrent
 from regard.tasks.split import evenly
-from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
-from regard.training.estimators import Reinforce
-from regard.training.losses import cross_entropy, model_loss, sequence_losses
-from regard.training.sampled_loss import (
+from regard.training.estimators import (
+    Reinforce,
     RowLosses,
     embedding_features,
     sampled_loss,
 )
+from regard.training.losses import cross_entropy, model_loss, sequence_losses
+from regard.training.progress import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.settings import build, merged
 from regard.training.task import CarriedState, Evaluation, Loss
 

@@ -18,9 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.column_names import two_columns, two_names
-from regard.data.line_io import Lines, Notes, check_standard_input, place_name, say, tell, writing
+from regard.data.line_io import Lines, Notes, advancing, check_standard_input, place_name, say, tell, writing
 from regard.data.pairs import RowPairs, in_batches
-from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import check_units, count_units
 from regard.decoding.search_options import describe_search, search_of
 from regard.decoding.unknown_words import UnknownWords
@@ -35,6 +34,7 @@ from regard.evaluation import (
     read_links,
 )
 from regard.evaluation.alignment_error_rate import check_links, score_links
+from regard.files.untrusted import strict
 from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_folder import config_of, is_run
@@ -49,7 +49,6 @@ from regard.tasks.translation.data import swapped_note
 from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.command_options import CommandOption
-from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import perplexity
 from regard.training.settings import build
 

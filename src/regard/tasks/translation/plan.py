@@ -22,7 +22,7 @@ from regard.runs.run_task import Plan
 from regard.tasks.batched_task import describe_plan, peak_rate, planned_tokens
 from regard.tasks.translation.data import Corpus
 from regard.tasks.translation.settings import DEFAULT_PAIRS
-from regard.training.budget import EPOCHS, EVALUATION_PART, MIN_STEPS, RESERVED, epochs_text
+from regard.training.progress import EPOCHS, EVALUATION_PART, MIN_STEPS, RESERVED, epochs_text
 from regard.training.settings import LENGTHS, merged
 
 Options = dict[str, Any]

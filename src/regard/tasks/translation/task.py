@@ -27,11 +27,10 @@ from regard.lazy_package import FirstUse
 from regard.look import Look
 from regard.models import Model, build_model
 from regard.roles import CROSS, matches
-from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
-from regard.runs.stored_runs import stored_scores
+from regard.runs.stored_runs import LoadedRun, stored_scores, with_weights
 from regard.sites import record
 from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed, unless_stopped
 from regard.tasks.task_table import load
@@ -443,8 +442,8 @@ class TranslationTask(BatchedTask):
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""
+        from regard.training.estimators import RowLosses, embedding_features, sampled_loss
         from regard.training.losses import sequence_losses
-        from regard.training.sampled_loss import RowLosses, embedding_features, sampled_loss
 
         repeated, training = pairs.repeat(estimator.samples), self.settings.training
 

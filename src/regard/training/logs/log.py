@@ -1,19 +1,37 @@
-"""Log: the output of a training run on the console, in log.jsonl, in TensorBoard files and for loggers."""
+"""Log: the output of a training run on the console, in log.jsonl, in TensorBoard files and for loggers.
+
+A logger of a user is a function `logger(event, values)`. The events, and what `values` has:
+
+start       settings (the sections of config.toml), resumed
+step        metrics, such as {"training/loss": 2.1}: every training.log_every steps, means over these steps
+evaluation  metrics, such as {"evaluation/bleu": 31.2}, and best: whether it is the best evaluation so far
+checkpoint  path: the folder of a checkpoint that was written
+end         status: "ended", "stopped" (it can be resumed) or "failed"
+
+Each event also has run, the run folder, and step, the number of training steps so far. With several processes
+(torchrun), the first one calls the logger. If a logger raises an error, the error is printed, the logger is
+not called again, and training continues.
+"""
 
 from __future__ import annotations
 
+import errno
+import importlib
+import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from rich.console import Console, RenderableType
 
-from regard.files.untrusted import naming_damage
-from regard.training.logs.json_log import Journal, strict
+from regard.errors import ArgumentError, message, printable
+from regard.files.requirements import install_command
+from regard.files.untrusted import naming_damage, open_regular, strict
 from regard.training.logs.live_table import (
     TOKENS,
     Display,
@@ -24,7 +42,6 @@ from regard.training.logs.live_table import (
     perplexity,
     progress_line,
 )
-from regard.training.logs.logger import Board, Logger, Loggers
 
 REFRESH = 1.0
 """Seconds between two updates of the live table. An update takes about 5 milliseconds."""
@@ -116,7 +133,7 @@ class Log:
     console: where to print. Default: standard output. On a terminal, a live table is shown inside the `with`
         block of the log. Otherwise, lines are printed.
     board: folder for TensorBoard files. None: no TensorBoard files are written.
-    loggers: functions that are called for each event; see regard.training.logs.logger.
+    loggers: functions that are called for each event; see regard.training.logs.log.
     every: seconds between two printed lines.
     record: number of steps between two training records in log.jsonl. The losses of a record are means over
         the target tokens since the previous record.
@@ -255,7 +272,7 @@ class Log:
         """Call the loggers for an event that is neither printed nor written, such as a new checkpoint.
 
         step: number of training steps so far.
-        values: the values of the event; see regard.training.logs.logger.
+        values: the values of the event; see regard.training.logs.log.
         """
         self._step = step
         run = "" if self._journal.path is None else str(self._journal.path.parent)
@@ -406,3 +423,226 @@ def resident() -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+HELD = 1000
+"""Maximum number of records that are kept in memory while the log file cannot be written. Older records are
+dropped."""
+
+BLOCK = 1 << 16
+
+
+class Journal:
+    """A log file with one record (JSON object) per line.
+
+    When a run is resumed from a checkpoint, the records after this checkpoint are removed with rewind().
+
+    path: the file to which records are appended. None: nothing is written.
+    complain: a function that is called with a message when writing fails for the first time. Records that
+        were not written are written together with the next record.
+
+    The file is opened again for each record and then closed. This costs little, because records are rare.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"
+    >>> journal = Journal(path, print)
+    >>> journal.write({"kind": "training", "loss": float("nan")})
+    >>> position = journal.position()
+    >>> journal.write({"kind": "lost"})
+    >>> journal.rewind(position)
+    >>> print(path.read_text(), end="")
+    {"kind": "training", "loss": "NaN"}
+    """
+
+    def __init__(self, path: Path | None, complain: Callable[[str], None]):
+        self.path = path
+        self.complain = complain
+        self._held: deque[bytes] = deque(maxlen=HELD)
+        self._whole = False
+        self._failed = False
+        self._size = path.stat(follow_symlinks=False).st_size if path is not None and path.is_file() else 0
+
+    def write(self, record: Mapping[str, object]) -> None:
+        """Append a record to the file. If it cannot be written, the next call tries again."""
+        if self.path is None:
+            return
+        self._held.append(json.dumps(strict(record), allow_nan=False).encode("ascii") + b"\n")
+        self._flush()
+
+    def position(self) -> int:
+        """Flush the log file to the disk, and return its size in bytes, for a later rewind()."""
+        if self.path is None:
+            return 0
+        self._flush(to_disk=True)
+        return self._size
+
+    def rewind(self, position: int) -> None:
+        """Truncate the log file to `position` bytes, and remove an incomplete last line.
+
+        If the file is shorter than `position`, records are missing. Then complain() is called with a message.
+        """
+        self._held.clear()
+        if self.path is None:
+            return
+        try:
+            with self._opened() as file:
+                size = file.seek(0, os.SEEK_END)
+                if size > position:
+                    file.truncate(position)
+                self._size = _cut_to_lines(file)
+                self._whole = True
+        except OSError as error:
+            self._fail(error)
+            return
+        if size < position:
+            self.complain(
+                f"{self.path.name} has only {size:,} of the {position:,} bytes it had at the checkpoint; "
+                "training continues without the missing records"
+            )
+
+    def _opened(self) -> BinaryIO:
+        assert self.path is not None
+        return open(self.path, "a+b", buffering=0, opener=open_regular)
+
+    def _flush(self, to_disk: bool = False) -> None:
+        """Append the records that are not written yet, all of them or none."""
+        try:
+            with self._opened() as file:
+                if not self._whole:
+                    self._size, self._whole = _cut_to_lines(file), True
+                content, end = b"".join(self._held), file.seek(0, os.SEEK_END)
+                if content and file.write(content) != len(content):
+                    file.truncate(end)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._held.clear()
+                self._size = end + len(content)
+                if to_disk:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            self._whole = False
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed and self.path is not None:
+            self._failed = True
+            self.complain(
+                f"{self.path.name} cannot be written: {error.strerror or error}; training continues, "
+                "and writing is tried again with the next record"
+            )
+
+
+def _cut_to_lines(file: BinaryIO) -> int:
+    """Remove the last line if it has no newline, because a process was killed; return the file size."""
+    size = end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(end - BLOCK, 0)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end < size:
+        file.truncate(end)
+    return end
+
+
+Logger = Callable[[str, Mapping[str, Any]], object]
+"""A function that is called with the name and the values of each event of a training run."""
+
+
+class Loggers:
+    """The loggers of a run. A logger that raises an error is left out from then on.
+
+    complain: a function that prints a message.
+
+    >>> loggers = Loggers([lambda event, values: print(event, values)], print)
+    >>> loggers("step", run="runs/x", step=50, metrics={"training/loss": 2.5})
+    step {'run': 'runs/x', 'step': 50, 'metrics': {'training/loss': 2.5}}
+    """
+
+    def __init__(self, loggers: Sequence[Logger], complain: Callable[[str], None]):
+        self.loggers, self.complain = list(loggers), complain
+
+    def __bool__(self) -> bool:
+        return bool(self.loggers)
+
+    def __call__(self, event: str, **values: Any) -> None:
+        for logger in list(self.loggers):
+            try:
+                logger(event, values)
+            except Exception as error:  # code of the user, which must not end the training
+                self.loggers.remove(logger)
+                function = getattr(logger, "__qualname__", type(logger).__qualname__)
+                name = f"the logger {getattr(logger, '__module__', '')}:{function}"
+                name = logger.name if isinstance(logger, Board) else name
+                text = printable(f"{type(error).__name__}: {error}").strip()
+                self.complain(f"{name} failed: {text}; training continues without it")
+
+
+def import_logger(name: str) -> Logger:
+    """Import the logger that --logger names, "module:function". Modules of the current folder are found too.
+
+    >>> import_logger("builtins:print")
+    <built-in function print>
+    """
+    module, _, function = name.partition(":")
+    expected = "module:function, such as tracking:log for the function log() of tracking.py"
+    if not module or not function.isidentifier():
+        raise ArgumentError(
+            message("--logger", f"the value {printable(name)!r} is invalid", expected=expected)
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        logger = getattr(importlib.import_module(module), function)
+    except Exception as error:  # code of the user
+        problem = f"{name} cannot be imported: {type(error).__name__}: {printable(str(error))}"
+        raise ArgumentError(message("--logger", problem, expected=expected)) from error
+    if not callable(logger):
+        raise ArgumentError(message("--logger", f"{name} is not a function", expected=expected))
+    return logger
+
+
+class Board:
+    """A logger that writes the metrics of a training run, such as the loss over the steps, for TensorBoard.
+
+    folder: the folder for the files. It is created with the first metrics.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "board"
+    >>> board = Board(folder)
+    >>> board("step", {"step": 50, "metrics": {"training/loss": 2.5}})
+    >>> board("end", {"step": 50, "status": "ended"})
+    >>> len(list(folder.iterdir()))
+    1
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ArgumentError(
+                message("Log(board=...)", "TensorBoard is not installed", hint=install_command("board"))
+            ) from error
+        self.folder, self.name = folder, f"writing TensorBoard files to {folder.name}"
+        self._open = SummaryWriter
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, event: str, values: Mapping[str, Any]) -> None:
+        if "metrics" in values:
+            if self._writer is None:
+                if self.folder.is_symlink():  # which may lead outside the run folder
+                    problem = "is a symbolic link, not a folder"
+                    raise OSError(errno.EINVAL, problem, str(self.folder))
+                self.folder.mkdir(parents=True, exist_ok=True)
+                # A resumed run repeats the steps after its checkpoint. purge_step hides the earlier points of
+                # these steps.
+                self._writer = self._open(str(self.folder), purge_step=values["step"])
+            for name, value in values["metrics"].items():
+                self._writer.add_scalar(name, value, values["step"])
+        elif self._writer is not None and event == "checkpoint":
+            self._writer.flush()
+        elif self._writer is not None and event == "end":
+            self._writer.close()
+            self._writer = None
