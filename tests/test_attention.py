@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator as operators
 from typing import Any
 
 import numpy
@@ -344,3 +345,14 @@ def test_the_tensors_of_a_detached_call_have_no_gradient():
     own = call.detached()
     assert call.trains and not own.trains
     assert not any(each.requires_grad for each in (own.query, own.key, own.value, own.bias))
+
+
+@pytest.mark.parametrize("operator", ["add", "sub", "mul", "truediv", "matmul"])
+def test_arithmetic_with_the_result_names_its_field(operator: str):
+    x = torch.randn(3, 3)
+    attended = regard.attention(x, x)
+    for one, other in ((attended, x), (x, attended)):
+        with pytest.raises(TypeError, match="output"):
+            getattr(operators, operator)(one, other)
+    pair = (1, 2)
+    assert operators.add(attended, pair)[-2:] == operators.add(pair, attended)[:2] == pair

@@ -138,6 +138,23 @@ class Attended(NamedTuple):
         )
 
 
+def _refused(operator: str, reverse: bool) -> Callable[[Attended, Any], Any]:
+    """Return a method for an operator of tensors, which says that an Attended is a tuple of tensors."""
+
+    def refuse(self: Attended, other: Any) -> Any:
+        if operator == "+" and isinstance(other, tuple):
+            return tuple.__add__(other, self) if reverse else tuple.__add__(self, other)
+        hint = f"use its field `output`, as in attended.output {operator} x"
+        raise TypeError(message(operator, "an Attended is not a tensor", hint=hint))
+
+    return refuse
+
+
+for _name, _operator in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "matmul": "@"}.items():
+    for _side in ("", "r"):
+        setattr(Attended, f"__{_side}{_name}__", _refused(_operator, bool(_side)))
+
+
 def _short(field: Tensor | Top) -> str:
     """Return shape and dtype of a tensor, or of the tensors of a Top, for the repr of an Attended."""
     if isinstance(field, Top):

@@ -239,3 +239,16 @@ def test_wrong_parts():
         classifier.evaluate(texts)
     with pytest.raises(DataError, match=facts("line 1", "'worse'")):
         classifier.evaluate(labelled_from_lists(["a"], ["worse"]))
+
+
+@pytest.mark.parametrize(
+    ("texts", "function"),
+    [
+        ("a.jsonl", "read_labelled('a.jsonl')"),
+        ([("a", "pos")], "labelled_from_lists"),
+        (None, "read_labelled"),
+    ],
+)
+def test_evaluate_names_the_function_that_reads_labelled_texts(texts: Any, function: str):
+    with pytest.raises(ArgumentError, match=facts(function)):
+        untrained("lstm").evaluate(texts)

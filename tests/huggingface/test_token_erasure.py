@@ -69,3 +69,8 @@ def test_a_text_of_one_token_is_not_measured():
 def test_a_model_without_tokenizer_is_refused():
     with pytest.raises(regard.ArgumentError, match="load_model"):
         huggingface.erase_tokens(build("bert")[0], ["a text"])
+    for wrong in (build("bert")[0], type(build("bert")[0]), "bert-base"):
+        with pytest.raises(regard.ArgumentError, match="load_model"):
+            huggingface.observe_text(wrong, "a text")
+    with pytest.raises(regard.ArgumentError, match="from_pretrained"):
+        huggingface.attach(type(build("bert")[0]))

@@ -84,7 +84,7 @@ class LineTask(RunTask):
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
-        return nn.Linear(1, 1)
+        return nn.Linear(1, 1, **model.options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> nn.Module:

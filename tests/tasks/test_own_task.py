@@ -17,6 +17,7 @@ from regard.errors import ArgumentError, DataError, UnknownName
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
+from regard.runs.train_run import train_run
 from regard.tasks.task_table import TASKS, find_task, task_of
 from regard.training.task import Task
 from tests.cli.conftest import command  # noqa: F401
@@ -182,3 +183,18 @@ def test_task_has_at_most_30_members():
     assert len(members) <= 30, sorted(members)
     required = {"settings_type", "read_data", "build_model", *Task.__abstractmethods__}
     assert required <= members & {*vars(LineTask)} and len(required) == 7
+
+
+def test_an_unknown_option_of_the_model_is_named(points: Path, tmp_path: Path, command):  # noqa: F811
+    result = command(*options(points, tmp_path / "run"), "--set", "model.depth=2")
+    assert result.status == 2 and mentions(result.err, "[model]", "depth") and "hint" in result.err
+
+
+@pytest.mark.parametrize(
+    ("task", "loggers", "facts_of_error"),
+    [(OWN, (), ("task", OWN)), (LineTask, print, ("loggers", "[")), (LineTask, "a:b", ("loggers", "str"))],
+)
+def test_wrong_arguments_of_train_run(tmp_path: Path, task, loggers, facts_of_error):
+    with pytest.raises(ArgumentError, match=facts("train_run()", *facts_of_error)):
+        train_run(task, {}, tmp_path / "run", loggers=loggers)
+    assert not (tmp_path / "run").exists()

@@ -7,6 +7,7 @@ result.save("x.html") writes a page.
 from __future__ import annotations
 
 import itertools
+import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -381,7 +382,17 @@ class TextClassifier:
             first += len(chunk)
 
     def evaluate(self, texts: LabelledTexts) -> ClassificationReport:
-        """Classify labelled texts, and return a report that compares predicted with true classes."""
+        """Classify labelled texts, and return a report that compares predicted with true classes.
+
+        texts: from read_labelled().
+        """
+        if not isinstance(texts, LabelledTexts):
+            name = repr(texts) if isinstance(texts, str | os.PathLike) else "file"
+            hint = f"read the file first: evaluate(regard.data.read_labelled({name}))"
+            if isinstance(texts, list | tuple):
+                hint = "use regard.data.labelled_from_lists(texts, labels)"
+            problem = f"texts is a {type(texts).__name__}"
+            raise ArgumentError(message("evaluate()", problem, expected="LabelledTexts", hint=hint))
         if texts.pairs != self.model.pairs:
             unit = "pairs" if self.model.pairs else "single texts"
             problem = f"{texts.name} contains {'pairs' if texts.pairs else 'single texts'}"

@@ -33,6 +33,20 @@ class TextModel:
     tokenizer: Any
     name: str = ""
 
+    @staticmethod
+    def check(call: str, model: object) -> None:
+        """Raise ArgumentError if an argument of a function, `call`, is not a TextModel."""
+        if isinstance(model, TextModel):
+            return
+        is_name = isinstance(model, str)
+        problem = f"model is {model!r}" if is_name else f"model is a {type(model).__name__}"
+        hint = (
+            f"use regard.huggingface.load_model({model!r})"
+            if is_name
+            else ("use regard.huggingface.load_model(folder); for a loaded model, attach(model) and record()")
+        )
+        raise ArgumentError(message(call, problem, expected="a TextModel", hint=hint))
+
     @property
     def has_decoder(self) -> bool:
         """Whether the model reads a source text and generates a target text (an encoder-decoder model)."""

@@ -104,6 +104,9 @@ def attach(model: Model) -> Model:
     if not isinstance(model, PreTrainedModel):
         problem = f"model is a {type(model).__name__}"
         hint = "for a model with nn.MultiheadAttention layers, use: with regard.watch(model)"
+        if isinstance(model, type):
+            problem = f"model is the class {model.__name__}"
+            hint = f"attach a model: attach({model.__name__}.from_pretrained(folder))"
         if isinstance(model, str):
             hint = f"load the model first: attach(transformers.AutoModel.from_pretrained({model!r}))"
         raise ArgumentError(

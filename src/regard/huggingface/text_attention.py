@@ -56,6 +56,7 @@ def observe_text(model: TextModel, text: str, target: str | None = None) -> Obse
     If the text has more than LONG tokens, the largest weights of each token and the mean weight of each block
     of tokens are recorded, instead of all weights. This works for any length: no T x S matrix is stored.
     """
+    TextModel.check("observe_text()", model)
     source, target_tokens, inputs = inputs_of(model, text, target)
     lengths = [len(each.pieces) for each in (source, target_tokens) if each is not None]
     look = Look(weights=True) if max(lengths) <= LONG else look_of_long_text(max(lengths))

@@ -118,9 +118,7 @@ def erase_tokens(
     samples: number of other tokens of each text to hide, one at a time; all of them if there are fewer.
     seed: random seed, to choose the other tokens.
     """
-    if not isinstance(model, TextModel):
-        problem, hint = f"model is a {type(model).__name__}", "use regard.huggingface.load_model(folder)"
-        raise ArgumentError(message("erase_tokens()", problem, expected="a TextModel", hint=hint))
+    TextModel.check("erase_tokens()", model)
     texts = [texts] if isinstance(texts, str) else texts
     results = [erase_token(model, observe_text(model, text), samples=samples, seed=seed) for text in texts]
     measured = tuple(each for each in results if each is not None)

@@ -31,7 +31,7 @@ from regard.runs.run_folder import (
     is_run,
 )
 from regard.runs.run_settings import ModelSettings, check_seeds
-from regard.runs.run_task import Plan, RunTask, sizes_of, smallest_model
+from regard.runs.run_task import Plan, RunTask, built_model, sizes_of, smallest_model
 from regard.runs.stored_runs import checked_settings
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints, averaged_from
 from regard.training.distributed import Processes
@@ -230,7 +230,7 @@ def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
     """Build the model of the settings. Its initial weights depend on settings.seed."""
     torch.manual_seed(settings.seed)
     with naming_place("[model]"):
-        return task.build_model(settings.model, sizes_of(corpus))
+        return built_model(task, settings.model, sizes_of(corpus))
 
 
 BASELINE = ("training.estimator.baseline.name", "training.estimator.baseline.hidden")

@@ -259,13 +259,27 @@ def smallest_model(task: type[RunTask], settings: Any) -> Any:
 
     try:
         with on_meta_device(), naming_place("[model]"):
-            model = task.build_model(settings.model, tuple(task.smallest_sizes.values()))
+            model = built_model(task, settings.model, tuple(task.smallest_sizes.values()))
     except UnknownName as error:
         unknown = [name for name in settings.model.options if name == error.name]
         raise misplaced(task.settings_type, "model", unknown) or error from None
     check_memory(model)
     check_estimator(model, settings.training)
     return model
+
+
+def built_model(task: type[RunTask], model: ModelSettings, sizes: tuple[int, ...]) -> Any:
+    """Return the result of task.build_model(); raise ArgumentError if it raises TypeError.
+
+    The model of a user's task may not have an option that is set. The models of Regard raise UnknownName.
+    """
+    try:
+        return task.build_model(model, sizes)
+    except TypeError as error:
+        options = ", ".join(model.options) or "none"
+        hint = f"the options that are set are: {options}; REGARD_TRACEBACK=1 shows where the error is"
+        problem = f"the model {model.name} cannot be built: {error}"
+        raise ArgumentError(message("[model]", problem, hint=hint)) from error
 
 
 def check_memory(model: nn.Module) -> None:

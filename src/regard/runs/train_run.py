@@ -68,6 +68,7 @@ def train_run(
     After Ctrl-C, SIGTERM or SIGHUP, a checkpoint is saved, and training stops. Outcome.interrupted is the
     name of the signal.
     """
+    _check_arguments(task, loggers)
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
         settings = {**settings, "init_from": str(init_from)}
@@ -102,6 +103,19 @@ def train_run(
 
             jobs = None if loggers else seed_jobs(task, prepared, machine, device)
             return train_seeds(task, prepared, folder, train_seed, jobs=jobs, console=console, change=change)
+
+
+def _check_arguments(task: object, loggers: object) -> None:
+    """Raise ArgumentError unless `task` is a task class and `loggers` is a list of functions."""
+    if not (isinstance(task, type) and issubclass(task, RunTask)):
+        hint = "import the class: from regard.tasks.classification import ClassificationTask"
+        problem = f"task is {task!r}" if isinstance(task, str) else f"task is a {type(task).__name__}"
+        raise ArgumentError(message("train_run()", problem, expected="a subclass of RunTask", hint=hint))
+    if isinstance(loggers, str) or not isinstance(loggers, Sequence) or not all(map(callable, loggers)):
+        problem = f"loggers is a {type(loggers).__name__}"
+        expected = "a list of functions logger(event, values)"
+        hint = "put it in a list: loggers=[logger]" if callable(loggers) else ""
+        raise ArgumentError(message("train_run()", problem, expected=expected, hint=hint))
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
