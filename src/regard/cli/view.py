@@ -45,7 +45,6 @@ OWN = ("self", "rollout", "reading")
 
 OWN_VIEWS = {
     "translation": {"steps": "how the weights are computed from the scores"},
-    "classification": {"erasure": "words, shaded by how much the probability falls without each word"},
     "captioning": {"image": "a copy of the image for each word, bright where the word attends"},
     "answering": {"hops": "the sentences of a story, with the weight of each hop"},
     "algorithms": {
@@ -53,8 +52,13 @@ OWN_VIEWS = {
         "slot": "the contents of one slot of the tape after each step",
     },
 }
-TASK_VIEWS = {name: about for views in OWN_VIEWS.values() for name, about in views.items()}
-"""The views that only some tasks have. Name -> description."""
+ATTRIBUTIONS = {
+    "erasure": "what it costs to remove each input, beside the attention; also for models without attention",
+    "gradient": "the same, with input x gradient and integrated gradients",
+}
+
+TASK_VIEWS = {name: about for views in OWN_VIEWS.values() for name, about in views.items()} | ATTRIBUTIONS
+"""The views that need the model, and that only runs have. Name -> description."""
 
 OF_RUNS = ("checkpoint", "task")
 """Parameters that, like the options of the tasks, can only be used with run folders."""
@@ -227,6 +231,10 @@ def view(context: typer.Context, run: str | None, sentence: str | None, **option
     if output is None or output.suffix.lower() in PICTURES:
         _draw(viewed, drawing, output)
     elif output.suffix.lower() == KEPT:
+        if not viewed.seen.sites and not viewed.seen.long:
+            problem = "a .seen file has attention weights, and this model has no attention"
+            hint = "write a picture (.svg or .png) or a page (.html)"
+            raise ArgumentError(message(shown(output), problem, hint=hint))
         viewed.seen.save(output)
         say(f"Wrote {shown(output)}; to view it: regard view {shell_word(output)}")
     else:

@@ -7,9 +7,8 @@ computed again.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from typing import Any, NamedTuple
@@ -21,6 +20,14 @@ from torch import Tensor, nn
 
 from regard.data.batch import BOS, UNK, Batch
 from regard.errors import ArgumentError, message
+from regard.evaluation.attribution import (
+    METHODS,
+    Attribution,
+    InputVectors,
+    attribute,
+    embedding_output,
+    gradients_in_eval_mode,
+)
 from regard.evaluation.bleu import checked_texts
 from regard.evaluation.erasure import (
     Effect,
@@ -43,10 +50,6 @@ from regard.viewing.word_groups import spelled_or_space
 
 CELLS, LOGITS = 2**16, 2**22
 """Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
-
-_cudnn_lock = threading.Lock()
-"""Held while cuDNN is disabled for the whole process: it has no backward pass for recurrent layers in eval
-mode."""
 
 FRACTIONS = (0.1, 0.2, 0.5)
 """Fractions of the source words, for two scores. For each fraction, the source words with the largest
@@ -216,6 +219,62 @@ def faithfulness(
     return Faithfulness(words, uniform, k, len(pairs), at, head, skipped, units)
 
 
+def attribute_words(
+    translator: Any, scored: Any, at: str = CROSS, head: int | None = None, methods: Iterable[str] = METHODS
+) -> Attribution:
+    """Compute how much each target word depends on each source word: attention, erasure and gradients.
+
+    It works for every translation model; one without attention has no values of "attention".
+
+    translator: a Translator, as load() returns it for a run of translation.
+    scored: a result of this translator, a Translation or a Scored.
+    at: the cross-attention layers (sites) whose weights are returned; several layers are averaged.
+    head: the index of the head of these layers. Default: the mean over heads.
+    methods: names of attribution.METHODS.
+
+    >>> from regard.data import train_tokenizers
+    >>> from regard.decoding import Translator
+    >>> from regard.models import build_model
+    >>> source, target = train_tokenizers([("나는 고양이 로소이다", "I am a cat")], "word")
+    >>> model = build_model("seq2seq", source.size, target.size, width=8)
+    >>> translator = Translator(model, source, target)
+    >>> result = attribute_words(translator, translator.score("나는 고양이 로소이다", "I am a cat"))
+    >>> result.outputs, list(result.values), result.values["erasure"].shape
+    (('I', 'am', 'a', 'cat'), ['erasure', 'gradient', 'integrated'], (4, 3))
+    """
+    _check_translator(translator)
+    if len(scored.passages) != 1:
+        problem = "the sentence is too long: the model reads it in several parts"
+        raise ArgumentError(message("attribute_words()", problem, hint="use a shorter sentence"))
+    (passage,), model = scored.passages, translator.model
+    outputs, inputs = _places(passage.words), _places(passage.source_words)
+    if not outputs or not inputs:
+        problem = "the source or the target has no words"
+        raise ArgumentError(message("attribute_words()", problem, expected="at least one word each"))
+
+    def scores(source_BS: Tensor) -> Tensor:
+        rows, length = source_BS.shape
+        target_BT = torch.tensor([[BOS, *passage.token_ids]], device=source_BS.device).expand(rows, -1)
+        lengths = [torch.full((rows,), n, device=source_BS.device) for n in (length, len(passage.token_ids))]
+        index_B = torch.arange(rows, device=source_BS.device)
+        batch = Batch(source_BS, lengths[0], target_BT, lengths[1], index_B)
+        logits_BTV = model.forward(batch).float()
+        return logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
+
+    tokens, size = passage.source_token_ids, model.target_size
+    read = InputVectors.of_tokens(model, model.source, tokens, scores, logits=size)
+    values = dict[str, NDArray[numpy.float64]]()
+    if (alignment := scored.align(at, head) if passage.attention else None) is not None:
+        weights_VW = alignment.matrix.double().numpy()
+        values["attention"] = weights_VW[list(outputs)][:, list(inputs)]
+    values |= attribute(read, list(outputs.values()), list(inputs.values()), methods)
+    target, source = (
+        tuple(spelled_or_space([pieces[place] for place in places]) for places in words.values())
+        for pieces, words in ((passage.pieces, outputs), (passage.source_pieces, inputs))
+    )
+    return Attribution(target, source, values, title=scored.text)
+
+
 def _plans(
     item: int, model: Model, scored: Any, sampling: Sampling, at: str, head: int | None
 ) -> Iterator[Plan]:
@@ -330,13 +389,13 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
     by_trial: dict[int, NDArray[numpy.float64]] = {}
     for indices in _batches(model, pairs, trials):
         batch, rows_BT, _ = _collated(model, pairs, [trials[index] for index in indices])
-        with (
-            in_eval_mode(model),
-            torch.enable_grad(),
-            _embedding_leaf(table) as embedded,
-            _cudnn_lock,
-            torch.backends.cudnn.flags(enabled=False),
-        ):
+        embedded: list[Tensor] = []
+
+        def leaf(output: Tensor, embedded: list[Tensor] = embedded) -> Tensor:
+            embedded.append(output.detach().requires_grad_())
+            return embedded[0]
+
+        with in_eval_mode(model), gradients_in_eval_mode(), embedding_output(table, leaf):
             total = _word_scores(model, batch, rows_BT).sum()
             (gradient_BSM,) = torch.autograd.grad(total, embedded[0])
         product_BS = (gradient_BSM * embedded[0].detach()).sum(-1).abs().double().cpu().numpy()
@@ -407,28 +466,3 @@ def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> It
         indices.append(index)
     if indices:
         yield indices
-
-
-@contextmanager
-def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Store the gradient of the source embeddings of a forward pass that runs in the `with` block.
-
-    PyTorch stores gradients only in leaf tensors. So the first output of `table` in this thread is replaced
-    by a leaf tensor with the same values, which requires grad. The yielded list receives this leaf tensor.
-
-    table: the source embedding of the model.
-    """
-    leaves: list[Tensor] = []
-    thread = threading.get_ident()
-
-    def detach_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        if leaves or threading.get_ident() != thread:
-            return output
-        leaves.append(output.detach().requires_grad_())
-        return leaves[0]
-
-    handle = table.register_forward_hook(detach_output)
-    try:
-        yield leaves
-    finally:
-        handle.remove()

@@ -14,7 +14,7 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.pictures.animation import player
 from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import label
-from regard.viewing.pictures.matrix import heads, long_map, matrix
+from regard.viewing.pictures.matrix import BETWEEN, heads, long_map, matrix
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.view_selection import Chosen, Word, matching, mean_of, place_of
 from regard.viewing.pictures.words import lines, over_time, reading, shaded
@@ -27,9 +27,6 @@ exceeds UNIFORM_RATIO / (number of keys)."""
 NOT_AVERAGED = ("self", "rollout", "long", "reading")
 """The views that do not draw a mean over sites. Their pictures have no notes about drawn sites and uniform
 weights."""
-
-BETWEEN = 36.0
-"""Distance between matrices on one canvas, in points."""
 
 
 def picture(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +34,7 @@ from regard.runs.stored_runs import LoadedRun, stored_scores, with_weights
 from regard.sites import record
 from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed, unless_stopped
 from regard.tasks.task_table import load
-from regard.tasks.translation.alignment import ATTENTIVE, check_choice, guided_site, read_choice
+from regard.tasks.translation.alignment import check_choice, guided_site, read_choice
 from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
 from regard.tasks.translation.settings import Data, TranslationSettings
 from regard.training.command_options import CommandOption
@@ -119,6 +119,8 @@ class TranslationView(RunView):
         view = options.view or self.default_view
         if view == STEPS:
             return self._steps(options)
+        if view in self.own:
+            return self.own[view]()
         prepared = options.prepared(self.seen)
         if not options.subwords:
             prepared = _with_unknown_words(prepared, self.translation)
@@ -322,12 +324,25 @@ class TranslationTask(BatchedTask):
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
         from regard.evaluation import faithfulness
+        from regard.evaluation.attribution import Attribution, attribution_views, page_of
+        from regard.evaluation.faithfulness import attribute_words
 
         unit = "word" if drawing.subwords is False else "auto"
         translator = run.load(cls, search=search_of(options), look="*", unit=unit, precision="float32")
         sentence, target = translator.prepare(options["text"]), options["target"]
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen, site, head = translation.seen(), drawing.site, drawing.head
+
+        def attribution(methods: Sequence[str]) -> Attribution:
+            return attribute_words(translator, translation, at=at, head=head, methods=methods)
+
+        at = CROSS
+        own = attribution_views(attribution)
+        if not seen.sites and not seen.long:
+            page = page_of(attribution)
+            return TranslationView(
+                seen, translator, translation, sentence, default_view="erasure", own=own, page=page
+            )
         if (
             translation.alignment is not None
             and translation.text.strip()
@@ -336,15 +351,13 @@ class TranslationTask(BatchedTask):
             # Measure the cross-attention in the picture. If the picture shows none, measure all of it.
             cross = [each for each in seen.sites if each.kind == "cross"]
             drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
+            at = site if site is not None and drawn else CROSS
             if drawing.view in SELF_VIEWS or not drawn:
                 seen = seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
             else:
                 head = head if head is None or head < min(each.heads for each in drawn) else None
-                seen = seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
-        if not seen.sites and not seen.long:
-            problem = f"the model {translator.settings.model.name} has no attention to view"
-            raise ArgumentError(message(shown(run.folder), problem, hint=ATTENTIVE))
-        return TranslationView(seen, translator, translation, sentence)
+                seen = seen.noted(faithfulness(translator, translation, at=at, head=head))
+        return TranslationView(seen, translator, translation, sentence, own=own)
 
     @classmethod
     def defaults(

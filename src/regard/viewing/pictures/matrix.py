@@ -17,7 +17,7 @@ from regard.viewing.pictures.colors import DARK, QUIET, label, shades, width_of
 from regard.viewing.pictures.picture_files import Picture, finished
 from regard.viewing.pooled_attention import Pooled, block_side
 from regard.viewing.seen import Site
-from regard.viewing.terminal import Legend, Thumbnails, draw, pooled_down
+from regard.viewing.terminal import Legend, Matrix, Thumbnails, draw, pooled_down
 
 LONG = 48
 """If a matrix has more rows (or columns) than this, the cells are smaller, and labels that do not fit are
@@ -59,6 +59,9 @@ CELLS = 3000
 SIDE = 512.0
 """Width and height of the picture without its labels, in points."""
 
+BETWEEN = 36.0
+"""Distance between matrices on one canvas, in points."""
+
 SHARE = "share of attention"
 
 TICKS = 8
@@ -98,6 +101,49 @@ def matrix(
     drawn = draw(array, rows, columns, title or None, numbers=numbers, most=most)
     content = f"{len(rows)} queries down, {len(columns)} keys across; darker cells are larger weights"
     return finished(canvas, drawn, title, about, name="Alignment matrix", content=content)
+
+
+def panels(
+    parts: Sequence[tuple[str, NDArray[numpy.float64]]],
+    rows: Sequence[object],
+    columns: Sequence[object],
+    title: str = "",
+    about: str = "",
+) -> Picture:
+    """Draw several matrices with the same rows and columns side by side, each with its own colour scale.
+
+    Numbers may be negative: these have a second hue, and a scale that says so.
+
+    parts: the title and the values (T, S) of each matrix.
+    rows, columns: T words for the queries, S words for the keys.
+    title: a title.
+    about: a line below the title.
+
+    >>> import numpy
+    >>> print(panels([("erasure, nats", numpy.array([[2.0, -0.5]]))], ["cat"], ["고양이", "로소이다"]))
+    erasure, nats
+        고양이  로소이다
+    cat 2.00 █  -0.50
+        0  ░▒▓█ 2
+    """
+    canvas, left, terminal = Canvas(), 0.0, list[RenderableType]()
+    terminal += [Text(title, "bold")] if title else []
+    beside, above = tuple(map(label, rows)), tuple(map(label, columns))
+    for name, values in parts:
+        for words, what, axis in ((rows, "rows", 0), (columns, "columns", 1)):
+            check_words("panels()", what, words, values, axis)
+        most = float(numpy.abs(values).max(initial=0.0)) or 1.0
+        panel = grid(values / most, rows, columns)
+        panel.scale(0, panel.bounds[3] + 14, most, -most if (values < 0).any() else 0.0)
+        panel.head("", name)
+        bounds = panel.bounds
+        canvas.put(panel, left - bounds[0], -bounds[3])
+        left += bounds[2] - bounds[0] + BETWEEN
+        terminal.append(Matrix(values, beside, above, (name,), True, True, most))
+    content = (
+        f"{len(rows)} outputs down, {len(columns)} inputs across: {', '.join(name for name, _ in parts)}"
+    )
+    return finished(canvas, Group(*terminal), title, about, name="Attribution", content=content)
 
 
 def hops(
