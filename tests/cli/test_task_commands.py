@@ -265,13 +265,13 @@ def test_view_of_a_pair(command, runs, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "facts"),
     [
-        ("lstm", ("--text", "the cat"), ("lstm", "no attention")),
+        ("lstm", ("--text", "the cat", "--view", "matrix"), ("--view matrix", "erasure")),
         ("layered", ("--text", "the cat", "--view", "steps"), ("--view steps", "matrix")),
         ("layered", ("--text", "the cat", "--target", "x"), ("--target", "language")),
         ("layered", (), ("--text",)),
         ("pairs", ("--text", "a cat"), ("--second",)),
         ("classifier", ("--text", "a", "--second", "b"), ("--second",)),
-        ("mean", ("--text", "a good film"), ("pooling", "erasure")),
+        ("mean", ("--text", "a good film", "--view", "matrix"), ("--view matrix", "erasure")),
         ("classifier", ("--text", "a", "--view", "self"), ("--view self", "pool")),
     ],
 )
@@ -283,6 +283,20 @@ def test_view_names_wrong_options(command, runs, name, options, facts):
 def test_erasure_without_attention(command, runs):
     result = command("view", runs["mean"], "a good film", "--view", "erasure")
     assert result.status == 0 and "unknown" in result.out and "hidden" not in result.out
+    assert command("view", runs["mean"], "a good film").out == result.out
+
+
+@pytest.mark.parametrize(
+    ("name", "attends"), [("lstm", False), ("layered", True), ("classifier", True), ("mean", False)]
+)
+def test_gradients_beside_erasure(command, runs, name, attends, tmp_path):
+    result = command("view", runs[name], "the cat sat", "--view", "gradient", "--output", tmp_path / "x.svg")
+    assert result.status == 0
+    drawn = (tmp_path / "x.svg").read_text()
+    assert all(title in drawn for title in ("erasure, nats", "input x gradient", "integrated gradients"))
+    assert ("no attention" in drawn) != attends
+    page = command("view", runs[name], "the cat sat", "--output", tmp_path / "x.html")
+    assert page.status == 0 and "cat" in (tmp_path / "x.html").read_text()
 
 
 @pytest.mark.parametrize("hidden", [0.9998, None])

@@ -228,11 +228,9 @@ def test_invalid_options_are_errors(command, trained, options, fact):
 
 def test_model_without_attention_and_missing_sentence_are_errors(command, trained, unseeing, tmp_path):
     Seen([], ["a"], ["b"], [0], [0]).save(tmp_path / "no.seen")
-    for given in ((unseeing, SENTENCE), (unseeing, SENTENCE, "--output", tmp_path / "x.html")):
-        result = command("view", *given)
-        text = " ".join(result.err.split())
-        assert result.status == 2 and mentions(text, "seq2seq", "attention")
-        assert mentions(text, "--model", "bahdanau") and "from_torch" not in text
+    for option in (("--view", "matrix"), ("--output", tmp_path / "x.seen")):
+        result = command("view", unseeing, SENTENCE, *option)
+        assert result.status == 2 and mentions(result.err, "attention") and "from_torch" not in result.err
     result = command("view", tmp_path / "no.seen")
     assert result.status == 2 and "attention" in result.err and "from_torch" not in result.err
     result = command("view", trained / "config.toml", SENTENCE)
@@ -245,6 +243,23 @@ def test_model_without_attention_and_missing_sentence_are_errors(command, traine
         assert result.status == 2 and "--text" in result.err
     (tmp_path / "strange").write_bytes(b"not a file of ours")
     assert command("view", tmp_path / "strange").status == 2
+
+
+def test_erasure_and_gradients_with_and_without_attention(command, trained, unseeing, tmp_path):
+    for run, attends in ((trained, True), (unseeing, False)):
+        drawn = {view: command("view", run, SENTENCE, "--view", view) for view in ("erasure", "gradient")}
+        for view, result in drawn.items():
+            lines = [line.strip() for line in result.lines]
+            assert (result.status, result.err) == (0, "") and "난다" in result.out
+            assert any(line.startswith("erasure, nats") for line in lines)
+            assert any(line.startswith("integrated") for line in lines) == (view == "gradient")
+            assert any(line.startswith("attention") for line in lines) == attends
+        assert ("no attention" in drawn["erasure"].out) != attends
+    usual = command("view", unseeing, SENTENCE)
+    assert usual.out == command("view", unseeing, SENTENCE, "--view", "erasure").out
+    for name in ("x.html", "x.svg"):
+        assert command("view", unseeing, SENTENCE, "--output", tmp_path / name).status == 0
+        assert "난다" in (tmp_path / name).read_text()
 
 
 @pytest.mark.parametrize(

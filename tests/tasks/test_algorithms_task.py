@@ -116,8 +116,10 @@ def test_baselines(tmp_path: Path, name: str):
     assert solution.read is None and not solver.has_tape
     with pytest.raises(ArgumentError, match="tape"):
         solution.save(tmp_path / "x.svg")
-    with pytest.raises(ArgumentError, match="tape"):
-        AlgorithmsTask.view_run(ChosenRun(folder, device="cpu"), VIEW, ViewOptions())
+    viewed = AlgorithmsTask.view_run(ChosenRun(folder, device="cpu"), {**VIEW, "length": 2}, ViewOptions())
+    assert "no attention" in str(viewed.picture(ViewOptions())) and not viewed.seen.sites
+    with pytest.raises(ArgumentError, match="--slot"):
+        AlgorithmsTask.view_run(ChosenRun(folder, device="cpu"), {**VIEW, "slot": 1}, ViewOptions("slot"))
     with pytest.raises(ArgumentError, match="tape"):
         regard.load(folder, slots=9)
 
@@ -167,7 +169,8 @@ def test_evaluate_n_grams_beside_the_optimal_estimator(tmp_path: Path):
 def test_views(run: Path, tmp_path: Path):
     chosen = ChosenRun(run, device="cpu")
     viewed = AlgorithmsTask.view_run(chosen, {**VIEW, "length": 2}, ViewOptions())
-    for view, frames in ((None, 1), ("slot", 1), ("player", 5), ("matrix", 1)):
+    one = (None, "slot", "matrix", "erasure", "gradient")
+    for view, frames in (*((each, 1) for each in one), ("player", 5)):
         drawn = viewed.picture(ViewOptions(view, site="tape.read" if view == "matrix" else None))
         assert len(drawn.frames) == frames and str(drawn)
     viewed.write_page(tmp_path / "a.html")

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from rich.console import Console
@@ -197,6 +198,12 @@ def test_view_draws_the_hops_and_writes_a_page(run: Path, tmp_path: Path):
     view.write_page(tmp_path / "page.html")
     assert "<b>Mary" not in (tmp_path / "page.html").read_text()
     assert str(view.picture(ViewOptions(view="matrix")))
+    drawn = str(view.picture(ViewOptions(view="erasure")))
+    result = regard.load(run, device="cpu").ask(STORY, options["question"], hide=True)
+    assert all(name in drawn for name in ("hop 1", "erasure, nats"))
+    costs = result.attribution().values["erasure"][0]
+    chances = [each.probability for each in result.effects.sentences]
+    numpy.testing.assert_allclose(numpy.exp(-costs) * result.probability, chances, rtol=1e-6)
 
 
 def test_stories_are_held_out_as_a_whole(files: list[str]):

@@ -19,6 +19,7 @@ from regard.data.batch import EOS, PAD
 from regard.data.images import image_file
 from regard.data.shapes import scenes, shapes
 from regard.errors import ArgumentError, DataError, RegardError
+from regard.evaluation.region_erasure import hide_cells
 from regard.models.captioner import doubly_stochastic_penalty
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
@@ -40,6 +41,7 @@ from regard.training.settings import build, merged
 from tests.facts import facts
 
 TINY = {"image_encoder": "convolutional", "encoder_options": {"features": 8, "channels": 4, "stages": 3}}
+TITLES = ("attention", "erasure, nats", "integrated gradients")
 HARD = {"select": "hard"}
 REINFORCE = {"estimator": {"samples": 2, "entropy": 0.01, "expected": 0.5}}
 
@@ -329,6 +331,17 @@ def test_view_of_an_image(trained: Path, tmp_path: Path):
     options |= {"greedy": True, "max_length": 3}
     view = CaptioningTask.view_run(ChosenRun(trained, device="cpu"), options, ViewOptions())
     assert view.picture(ViewOptions()).frames and "log-probability" in view.seen.notes[-1]
+    for name, titles in (("erasure", TITLES[:2]), ("gradient", TITLES)):
+        drawn = view.picture(ViewOptions(name)).svg()
+        assert [title in drawn for title in TITLES] == [title in titles for title in TITLES]
+    captioner: CaptioningRun = regard.load(trained, device="cpu")
+    caption = captioner.caption(options["image"])
+    assert isinstance(caption, Caption) and caption.pixels is not None
+    costs = captioner.attribute(caption)["erasure"].weights
+    image = hide_cells(caption.image_attention(), [3])
+    both = torch.from_numpy(numpy.stack([caption.pixels, image])).permute(0, 3, 1, 2)
+    before, after = captioner.word_scores(both, caption).double().numpy()
+    numpy.testing.assert_allclose(costs.reshape(len(costs), -1)[:, 3], (before - after).clip(0), atol=1e-5)
     view.write_page(tmp_path / "x.html")
     assert b"<html" in (tmp_path / "x.html").read_bytes()
 

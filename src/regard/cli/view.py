@@ -43,8 +43,14 @@ KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 OWN = ("self", "rollout", "reading")
 """The views that draw self-attention."""
 
+ATTRIBUTIONS = {
+    "erasure": "what it costs to remove each input, beside the attention; also for models without attention",
+    "gradient": "the same, with input x gradient and integrated gradients",
+}
+
 OWN_VIEWS = {
     "translation": {"steps": "how the weights are computed from the scores"},
+    "classification": {"erasure": ATTRIBUTIONS["erasure"]},
     "captioning": {"image": "a copy of the image for each word, bright where the word attends"},
     "answering": {"hops": "the sentences of a story, with the weight of each hop"},
     "algorithms": {
@@ -52,11 +58,6 @@ OWN_VIEWS = {
         "slot": "the contents of one slot of the tape after each step",
     },
 }
-ATTRIBUTIONS = {
-    "erasure": "what it costs to remove each input, beside the attention; also for models without attention",
-    "gradient": "the same, with input x gradient and integrated gradients",
-}
-
 TASK_VIEWS = {name: about for views in OWN_VIEWS.values() for name, about in views.items()} | ATTRIBUTIONS
 """The views that need the model, and that only runs have. Name -> description."""
 

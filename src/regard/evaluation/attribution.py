@@ -29,9 +29,9 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation.rank_correlation import spearman
 from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing.html_document import article_page
-from regard.viewing.picture import Picture, noted
+from regard.viewing.picture import noted
 from regard.viewing.pictures.matrix import panels
-from regard.viewing.pictures.picture_files import Illustrated
+from regard.viewing.pictures.picture_files import Illustrated, Picture
 
 METHODS = {"erasure": "erasure, nats", "gradient": "input x gradient", "integrated": "integrated gradients"}
 """The methods, with the titles of their panels."""
@@ -54,7 +54,8 @@ class Attribution(Illustrated):
     outputs: the T outputs, such as the words of a translation.
     inputs: the S inputs, such as the words of the source.
     values: the name of a method -> its values, (T, S). Positive: the input makes the output more likely.
-        "attention" has the attention weights, if the model has attention.
+        "attention" has the attention weights, if the model has attention; a memory network has "hop 1" and so
+        on instead.
     title: the title of pictures.
     removed: how an input is removed, for the line under pictures.
     notes: more lines under pictures.
@@ -100,13 +101,12 @@ class Attribution(Illustrated):
 
         view: "erasure" for attention and erasure only.
         """
-        names = [name for name in self.values if view != "erasure" or name in ("attention", "erasure")]
-        titles = {"attention": "attention", **METHODS}
-        parts = [(titles[name], self.values[name]) for name in names]
-        notes = [f"erasure: how much less likely each word becomes if the input is {self.removed}"]
-        if "attention" not in self.values:
+        names = [name for name in self.values if view != "erasure" or name not in ("gradient", "integrated")]
+        parts = [(METHODS.get(name, name), self.values[name]) for name in names]
+        notes = [f"erasure: by how much the log-probability falls if the input is {self.removed}"]
+        if not set(self.values) - set(METHODS):
             notes.insert(0, "the model has no attention to these inputs")
-        compared = {titles[name]: self.correlation(name) for name in names if name != "erasure"}
+        compared = {METHODS.get(name, name): self.correlation(name) for name in names if name != "erasure"}
         agree = ", ".join(f"{name} {value:.2f}" for name, value in compared.items() if value == value)
         notes += [f"rank correlation with erasure: {agree}"] if agree else []
         return noted(panels(parts, self.outputs, self.inputs, self.title), *notes, *self.notes)

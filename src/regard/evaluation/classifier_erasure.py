@@ -14,10 +14,12 @@ from typing import Any
 import numpy
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from regard.call import Call
 from regard.data.batch import UNK, LabelledBatch
 from regard.errors import ArgumentError, message
+from regard.evaluation.attribution import METHODS, Attribution, InputVectors, attribute
 from regard.evaluation.erasure import (
     Effect,
     ErasureMeans,
@@ -129,6 +131,39 @@ def erase_words(
             plans.append(Plan(output, sampling))
     scores = run_trials(plans, lambda trials: label_scores(classifier, results, trials))
     return ClassifierErasure(tuple(plan.effect(scores) for plan in plans), k, skipped)
+
+
+def attribute_label(
+    classifier: TextClassifier, result: Classification, side: int = 0, methods: Iterable[str] = METHODS
+) -> Attribution:
+    """Compute how much the predicted label depends on each word of a text, by erasure and gradients.
+
+    classifier: the classifier; its pooling needs no attention.
+    result: a result of this classifier.
+    side: the text of a pair: 0, or 1 for the second text.
+    methods: names of attribution.METHODS.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> from regard.named_models.classifiers import build_classifier
+    >>> tokenizer = train_tokenizer("word", ["a good film", "a bad film"])
+    >>> model = build_classifier("gru", tokenizer.size, 2, width=8)
+    >>> classifier = TextClassifier(model, tokenizer, ["neg", "pos"])
+    >>> attribute_label(classifier, classifier.classify("a good film")).inputs
+    ('a', 'good', 'film')
+    """
+    model, label = classifier.model, classifier.labels.index(str(result.label))
+    texts = [[*each.tokens[:-1]] for each in result.texts]
+
+    def scores(tokens_BS: Tensor) -> Tensor:
+        sides = [[each] * len(tokens_BS) for each in texts]
+        batch = LabelledBatch.collate(sides[0], sides[1] if len(sides) > 1 else None)
+        return model(batch.to(tokens_BS.device)).float().log_softmax(-1)[:, label, None]
+
+    read, table = result.texts[side], model.embedding
+    vectors = InputVectors.of_tokens(model, table, read.tokens, scores, call=side)
+    values = {} if read.weights is None else {"attention": numpy.asarray([read.weights], numpy.float64)}
+    values |= attribute(vectors, [[0]], read.places, methods)
+    return Attribution((str(result.label),), read.words, values, title=f"{result.label}: {read.text}")
 
 
 def label_scores(

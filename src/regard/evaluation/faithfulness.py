@@ -268,11 +268,16 @@ def attribute_words(
         weights_VW = alignment.matrix.double().numpy()
         values["attention"] = weights_VW[list(outputs)][:, list(inputs)]
     values |= attribute(read, list(outputs.values()), list(inputs.values()), methods)
-    target, source = (
-        tuple(spelled_or_space([pieces[place] for place in places]) for places in words.values())
-        for pieces, words in ((passage.pieces, outputs), (passage.source_pieces, inputs))
-    )
+    target = _names(passage.pieces, outputs, scored.target_units)
+    source = _names(passage.source_pieces, inputs, scored.source_units)
     return Attribution(target, source, values, title=scored.text)
+
+
+def _names(pieces: Sequence[str], words: dict[int, tuple[int, ...]], units: Sequence[str]) -> tuple[str, ...]:
+    """Return the text of each word: as in the line, if this is known, so that unknown words are not <unk>."""
+    if len(units) == len(words):
+        return tuple(units)
+    return tuple(spelled_or_space([pieces[place] for place in places]) for places in words.values())
 
 
 def _plans(

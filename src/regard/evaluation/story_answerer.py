@@ -25,6 +25,7 @@ from regard.data.batch import UNK, StoryBatch
 from regard.data.line_io import advancing
 from regard.data.story_text import StoryQuestion, StoryWords, last_sentences, sentences_of
 from regard.errors import ArgumentError, message, positive, printable
+from regard.evaluation.attribution import Attribution
 from regard.evaluation.erasure import HideKeys, effects, in_nats, ranked_and_random
 from regard.evaluation.text_classifier import log_probabilities, recorded_probabilities
 from regard.named_models.memory_networks import StoryModel
@@ -59,6 +60,9 @@ EMPTY_SENTENCES = "(empty sentences)"
 
 SMALLEST = 0.005
 """Drawings show the weight of the empty sentences from here on. Smaller weights would be drawn as .00."""
+
+LEAST_CHANCE = 2.0**-149
+"""Lower limit of a probability, so that its logarithm is finite."""
 
 ROWS = 12
 """Maximum number of sentences in the printed table. For a longer story, the sentences with the largest
@@ -245,6 +249,26 @@ class StoryAnswer(Chances):
         if not (self.empty >= SMALLEST).any():
             return self.hops, self.memories
         return numpy.column_stack((self.hops, self.empty)), (*self.memories, EMPTY_SENTENCES)
+
+    def attribution(self) -> Attribution:
+        """Return the weights of each hop, and what it costs to hide each sentence, as rows of one picture.
+
+        Raises ArgumentError if the effects of hiding sentences were not measured.
+        """
+        if self.effects is None or not self.effects.sentences:
+            problem = "the effects of hiding sentences were not measured"
+            raise ArgumentError(message("attribution()", problem, hint="answerer.ask(..., hide=True)"))
+        costs = [
+            math.log(self.probability / max(each.probability, LEAST_CHANCE))
+            for each in self.effects.sentences
+        ]
+        weights = self.hops[:, -len(costs) :] if len(self.hops) else self.hops
+        values = {f"hop {number}": row[None] for number, row in enumerate(weights, 1)}
+        values["erasure"] = numpy.asarray([costs])
+        title = f"{self.question} {self.answer}"
+        return Attribution(
+            (self.answer,), self.sentences, values, title=title, removed="hidden from every hop"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict for JSON: answer, probabilities, story, question and hops.

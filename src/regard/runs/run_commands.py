@@ -260,6 +260,8 @@ class LongTextView(RunView):
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view options.view. Without an encoder, rollout follows the layers of the decoder."""
+        if options.view is not None and options.view in self.own:
+            return self.own[options.view]()
         if self.seen.long and options.view not in (None, MAP_VIEW):
             problem = f"the text has {len(self.seen.long[0].rows):,} tokens, which are drawn as a map"
             expected = f"--view {MAP_VIEW}, or a shorter text"

@@ -86,7 +86,10 @@ class Drawing(Shown):
 
 @dataclass(frozen=True, eq=False)
 class Matrix(Drawing):
-    """A matrix of weights in the terminal, the result of `draw`. For the fields, see draw()."""
+    """A matrix of weights in the terminal, the result of `draw`. For the fields, see draw().
+
+    shown: the numbers to write in the cells, if they are not the weights.
+    """
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -95,6 +98,7 @@ class Matrix(Drawing):
     numbers: bool
     legend: bool
     most: float
+    shown: NDArray[numpy.float64] | None = None
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         below = self._side + LEGEND if self.legend else 0
@@ -110,10 +114,11 @@ class Matrix(Drawing):
         widths, stacked = self._fitted(width - side)
         yield from _titles(self.title)
         yield from self._header(side, widths, stacked)
-        for name, weights in zip(self.rows, self.weights, strict=True):
+        numbers = self.weights if self.shown is None else self.shown
+        for name, weights, values in zip(self.rows, self.weights, numbers, strict=True):
             line = Text(" " * (side - 1 - cell_len(name)) + name + " ")
-            for weight, cell_width in zip(weights, widths, strict=False):
-                line.append(*shades.cell(self._level(weight), cell_width, self._number(weight)))
+            for weight, value, cell_width in zip(weights, values, widths, strict=False):
+                line.append(*shades.cell(self._level(weight), cell_width, self._number(value)))
             yield line
         if self.legend:
             yield from Legend(self.most, side).lines(shades, width)

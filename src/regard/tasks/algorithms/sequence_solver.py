@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import Sizes, TapeTask
 from regard.errors import ArgumentError, message
+from regard.evaluation.attribution import METHODS, Attribution, InputVectors, attribute
+from regard.evaluation.erasure import HideKeys
 from regard.fast.twins import Twins
 from regard.layers.tape_heads import MEMORY_ROLE, READ_SITE, WRITE_SITE, check_tape
 from regard.look import Look
 from regard.models.turing_machine import MachineState, NeuralTuringMachine
-from regard.sites import record
+from regard.sites import record, scope
 from regard.tasks.algorithms.data import generator_of, named_sizes
 from regard.viewing import Seen, Site
 from regard.viewing.html_document import safe
@@ -31,6 +34,9 @@ from regard.viewing.tape_run import TapeRun
 LEAST_CHANCE = 2.0**-149
 """Lower limit of the probability of a right bit, so that its logarithm is finite. It is the smallest float32
 number above 0."""
+
+LEAST_READ, SLOTS_AT_ONCE = 0.01, 64
+"""The smallest weight of a slot that a head reads, and the number of slots erased in one forward pass."""
 
 MOST_VALUES = 20_000_000
 """Maximum number of recorded values of the tape, over all steps. If there are more, the contents of the tape
@@ -245,6 +251,86 @@ class SequenceSolver:
         """
         for place, fields in sequences:
             yield self.solve(fields, place, look=look)
+
+    def attribute(self, solution: Solution, methods: Iterable[str] = METHODS) -> Attribution:
+        """Compute how much each step of an answer depends on each step of the input.
+
+        The log-probability of a step is that of its bits as the model answers them. An input is removed by
+        setting its vector to 0.
+
+        solution: an answer of this model.
+        methods: names of attribution.METHODS.
+        """
+        self._check_answer(solution)
+        (places,) = solution.scored.nonzero()
+        vectors_TX = torch.from_numpy(solution.inputs).to(next(self.model.parameters()))
+        read = InputVectors(
+            self.model,
+            vectors_TX,
+            torch.zeros_like(vectors_TX[0]),
+            lambda vectors_BTX: self._answer_scores(vectors_BTX, solution),
+        )
+        steps = range(len(vectors_TX))
+        values = attribute(read, [[row] for row in range(len(places))], [[step] for step in steps], methods)
+        names = tuple(f"{step + 1}" for step in steps)
+        visible = places[:, None] >= numpy.arange(len(steps))
+        return Attribution(
+            tuple(names[place] for place in places),
+            names,
+            values,
+            title=solution.title,
+            removed="set to 0",
+            notes=("rows: steps of the answer; columns: steps of the input",),
+            visible=visible,
+        )
+
+    @torch.no_grad()
+    def erase_slots(self, solution: Solution) -> Attribution:
+        """Compute how much each step of an answer depends on each slot of the tape.
+
+        A slot is removed by hiding it from every read head at every step. Slots from which no head reads a
+        weight of at least LEAST_READ are left out.
+
+        solution: an answer of this model, with recorded heads.
+        """
+        self._check_answer(solution)
+        if solution.read is None:
+            problem = "this model has no tape, or its heads were not recorded"
+            raise ArgumentError(message("erase_slots()", problem, hint="use a model with name = ntm"))
+        (places,) = solution.scored.nonzero()
+        read_TN = solution.read.mean(0)[places]
+        used = (read_TN >= LEAST_READ).any(0).nonzero()[0]
+        inputs_TX = torch.from_numpy(solution.inputs).to(next(self.model.parameters()))
+        scores = [self._answer_scores(inputs_TX[None], solution)]
+        for first in range(0, len(used), SLOTS_AT_ONCE):
+            slots = used[first : first + SLOTS_AT_ONCE].tolist()
+            hidden_BTS = torch.zeros(len(slots), len(inputs_TX), solution.read.shape[-1], dtype=torch.bool)
+            hidden_BTS[torch.arange(len(slots)), :, slots] = True
+            with scope(edit=HideKeys(hidden_BTS.to(inputs_TX.device)), at=READ_SITE):
+                scores.append(self._answer_scores(inputs_TX.expand(len(slots), -1, -1), solution))
+        scores_BT = torch.cat(scores).double().cpu().numpy()
+        values = {"attention": read_TN[:, used], "erasure": (scores_BT[:1] - scores_BT[1:]).T}
+        return Attribution(
+            tuple(f"{place + 1}" for place in places),
+            tuple(map(str, used)),
+            values,
+            title=solution.title,
+            removed="hidden from the read heads",
+            notes=("rows: steps of the answer; columns: slots of the tape that a head reads",),
+        )
+
+    def _check_answer(self, solution: Solution) -> None:
+        if not solution.scored.any():
+            raise ArgumentError(message("attribute()", "the sequence has no answer to score"))
+
+    def _answer_scores(self, inputs_BTX: Tensor, solution: Solution) -> Tensor:
+        """Return the log-probability of the bits of each step of an answer for other inputs, (B, steps)."""
+        state: tuple[MachineState, ...] = ()
+        if isinstance(self.model, NeuralTuringMachine):
+            state = (self.model.start(len(inputs_BTX), self.slots),)
+        logits_BTY, _ = self.model(inputs_BTX, *state)
+        signs_TY = torch.from_numpy(numpy.where(solution.chances > 0.5, 1.0, -1.0)).to(logits_BTY)
+        return logsigmoid(logits_BTY * signs_TY)[:, solution.scored].sum(-1)
 
     def check(self, sizes: Sizes, place: str) -> None:
         """Raise ArgumentError if the tape has too few slots for sequences of the given sizes.

@@ -21,7 +21,8 @@ from regard.data.batch import TapeBatch
 from regard.data.line_io import advancing
 from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
 from regard.decoding.input_checks import check_load_keywords
-from regard.errors import ArgumentError, RegardError, Setting, message, shown
+from regard.errors import ArgumentError, RegardError, Setting, message
+from regard.evaluation.attribution import attribution_views, page_of
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
 from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
@@ -219,9 +220,6 @@ class AlgorithmsTask(BatchedTask):
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         solver: AlgorithmsRun = run.load(cls)
-        if not solver.has_tape:
-            problem = f"a model with name = {solver.settings.model.name} has no tape"
-            raise ArgumentError(message(shown(run.folder), problem, hint="use a run of the model ntm"))
         if options["sequence"] is not None:
             if options["length"] is not None:
                 raise ArgumentError(message("--length", "cannot be combined with --sequence"))
@@ -231,11 +229,20 @@ class AlgorithmsTask(BatchedTask):
             (solution,) = solver.generate(1, length)
         if options["slot"] is not None and drawing.view != SLOT:
             raise ArgumentError(message("--slot", f"can only be used with --view {SLOT}"))
+        if options["slot"] is not None and not solver.has_tape:
+            problem = f"a model with name = {solver.settings.model.name} has no tape"
+            raise ArgumentError(message("--slot", problem, hint="use a run of the model ntm"))
+        views = attribution_views(partial(solver.attribute, solution))
+        if not solver.has_tape:
+            page = page_of(partial(solver.attribute, solution))
+            return RunView(solution.seen(), default_view="erasure", own=views, page=page)
+        views["erasure"] = lambda: solver.erase_slots(solution).picture()
         run_on_tape = solution.tape_run()
         own: dict[str, Callable[[], Picture]] = {
             TAPE: run_on_tape.picture,
             SLOT: partial(run_on_tape.slot_picture, options["slot"]),
             "player": run_on_tape.animation,
+            **views,
         }
         return RunView(
             solution.seen(), default_view=TAPE, default_animation="player", own=own, page=run_on_tape.save

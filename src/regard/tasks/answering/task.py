@@ -226,6 +226,8 @@ class AnsweringTask(BatchedTask):
             return picture
 
         own = {} if result.picture() is None else {HOPS: drawn}
+        if result.effects is not None and result.effects.sentences:
+            own["erasure"] = lambda: result.attribution().picture()
         page = partial(result.save, title="A memory network over a story")
         return RunView(result.seen(), default_view=HOPS, own=own, page=page)
 

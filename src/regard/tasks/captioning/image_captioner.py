@@ -24,14 +24,17 @@ from regard.data.batch import EOS, ImageBatch
 from regard.data.images import centre_crop, decode_image, read_image
 from regard.data.tokenizers import Tokenizer
 from regard.decoding import Beam, Greedy, LengthLimit, Search, observe, search
+from regard.decoding.active_rows import device_of
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.input_checks import DEFAULT, Default
 from regard.decoding.rules import check_integers
 from regard.errors import ArgumentError, UnknownName, message, printable, shown
-from regard.evaluation.region_erasure import RegionErasure, erase_regions
+from regard.evaluation.attribution import METHODS, InputVectors, attribute
+from regard.evaluation.region_erasure import RegionErasure, erase_regions, hide_cells
 from regard.models.captioner import READINGS, Captioner
 from regard.roles import CROSS, Role
 from regard.select import Hard
+from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing import Seen, Site
 from regard.viewing.html_document import safe
 from regard.viewing.image_attention import WORDS, ImageAttention
@@ -41,6 +44,9 @@ MOST_ROWS = 512
 """Maximum number of hypotheses in one batch of the search: number of images times beam size."""
 
 TO_IMAGE = Role("cross", "target", "image")
+
+CELLS_AT_ONCE = 64
+"""Number of images, each with one hidden cell, in a forward pass."""
 
 Image = str | os.PathLike[str] | Tensor | numpy.ndarray[Any, Any]
 """An image: a path, an array (H, W, 3) or (H, W), or a tensor (3, H, W); uint8."""
@@ -82,6 +88,11 @@ class Caption(Result):
     others: tuple[Caption, ...] = field(default=())
     page_title = "Captions"
     most = 200
+
+    @property
+    def output_tokens(self) -> tuple[int, ...]:
+        """The ids of the tokens without EOS."""
+        return self.token_ids[:-1] if self.token_ids[-1:] == (EOS,) else self.token_ids
 
     @property
     def log_probability(self) -> float:
@@ -370,13 +381,17 @@ class ImageCaptioner:
         pixels: (B, 3, image_size, image_size), uint8, for example changed copies of the captioned image.
         caption: the caption, with T words.
         """
-        ends = caption.token_ids[-1:] == (EOS,)
-        tokens = caption.token_ids[:-1] if ends else caption.token_ids
-        batch = ImageBatch.of(pixels, [tokens] * len(pixels))
-        token_scores_BT = observe(self.model, batch, None).token_scores
-        numbers = torch.tensor(self.tokenizer.words(tokens))
-        own_TW = (numbers[:, None] == torch.arange(len(caption.words))).to(token_scores_BT.dtype)
-        return token_scores_BT[:, : len(tokens)] @ own_TW
+        return self._by_word(observe(self.model, self._batch(pixels, caption), None).token_scores, caption)
+
+    def _batch(self, source: Tensor, caption: Caption) -> ImageBatch:
+        """Return a batch of images or feature vectors, each with the same caption."""
+        return ImageBatch.of(source, [caption.output_tokens] * len(source))
+
+    def _by_word(self, token_scores_BT: Tensor, caption: Caption) -> Tensor:
+        """Return the log-probability of each word, (B, words), from that of each token."""
+        numbers = torch.tensor(self.tokenizer.words(caption.output_tokens))
+        own_TW = (numbers[:, None] == torch.arange(len(caption.words))).to(token_scores_BT)
+        return token_scores_BT[:, : len(numbers)] @ own_TW
 
     def erase_regions(self, captions: Sequence[Caption], k: int = 1, samples: int = 3) -> RegionErasure:
         """Measure how much each word depends on the part of the image that it attends to.
@@ -395,6 +410,52 @@ class ImageCaptioner:
 
         seen = [each.image_attention() for each in captions]
         return erase_regions(log_probabilities, seen, k=k, samples=samples)
+
+    def attribute(self, caption: Caption, methods: Iterable[str] = METHODS) -> dict[str, ImageAttention]:
+        """Compute how much each word depends on each cell of the image, by erasure and gradients.
+
+        It also works without attention. For erasure, the pixels of a cell get the mean colour of the image.
+        Gradients are those with respect to the feature vectors; integrated gradients start from their mean.
+        Negative values, of cells that make the word less likely, are drawn as 0.
+
+        caption: a caption by this captioner.
+        methods: names of attribution.METHODS.
+        """
+        methods, words = list(methods), range(len(caption.words))
+        if caption.pixels is None or not words:
+            problem = "the caption has no words, or its image was not kept"
+            raise ArgumentError(message("attribute()", problem, expected="a result of caption()"))
+        blank = numpy.zeros((len(caption.words), *self.map_size))
+        plain = ImageAttention(caption.pixels, caption.words, blank)
+        cells = range(blank[0].size)
+        values = dict[str, numpy.ndarray[Any, Any]]()
+        if "erasure" in methods:
+            images = numpy.stack([caption.pixels, *(hide_cells(plain, [cell]) for cell in cells)])
+            pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
+            parts = [self.word_scores(each, caption) for each in pixels.split(CELLS_AT_ONCE)]
+            scores_BT = torch.cat(parts).double().numpy()
+            values["erasure"] = (scores_BT[:1] - scores_BT[1:]).T
+        with in_eval_mode(self.model), torch.no_grad():
+            image_1 = torch.from_numpy(caption.pixels).permute(2, 0, 1)[None].to(device_of(self.model))
+            features_LF = self.model.image_encoder.vectors(image_1)[0]
+
+        def scores(features_BLF: Tensor) -> Tensor:
+            batch = self._batch(features_BLF, caption).to(features_BLF.device)
+            logits_BTV = self.model(batch).float()
+            scores_BT = logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
+            return self._by_word(scores_BT, caption)
+
+        read = InputVectors(
+            self.model, features_LF, features_LF.mean(0), scores, logits=self.model.target_size
+        )
+        others = [name for name in methods if name != "erasure"]
+        values |= attribute(read, [[word] for word in words], [[cell] for cell in cells], others)
+        return {
+            name: replace(
+                plain, weights=values[name].reshape(blank.shape).clip(min=0), title=METHODS[name], notes=()
+            )
+            for name in methods
+        }
 
     def _result(self, name: str, pixels: Any, hypothesis: Hypothesis) -> Caption:
         """Return a hypothesis of the search as a Caption.

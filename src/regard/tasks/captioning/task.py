@@ -23,6 +23,7 @@ from regard.decoding import Beam, Greedy, Search
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import search_of
 from regard.errors import ArgumentError, Setting, UnknownName, message, printable, shown
+from regard.evaluation.attribution import METHODS
 from regard.evaluation.bleu import Score
 from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
@@ -76,6 +77,9 @@ from regard.training.estimators import (
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.settings import build, merged
 from regard.training.task import Evaluation, Loss, Stopped
+from regard.viewing import Picture
+from regard.viewing.picture import noted
+from regard.viewing.pictures.picture_files import stacked
 
 MODELS = {"captioner": Captioner}
 """The classes of the models for captioning, by name (the setting model.name)."""
@@ -321,17 +325,35 @@ class CaptioningTask(BatchedTask):
         if not options["image"]:
             raise ArgumentError(message("regard view", "no image is given", hint="--image FILE"))
         captioner: CaptioningRun = run.load(cls, search=search_of(options))
-        if captioner.model.select is None:
-            problem = "this captioner has no attention: model.select is none"
-            hint = "choose a run of a captioner with soft or hard attention"
-            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
         caption: Caption = captioner.caption(options["image"])
         if not caption.words:
             raise ArgumentError(message(shown(options["image"]), "the model writes a caption without words"))
+        attends = captioner.model.select is not None
+
+        def attribution(methods: Sequence[str]) -> Picture:
+            """Draw the attention of each word, and below it the maps of other methods."""
+            attention = [replace(caption.image_attention(), title="attention")] if attends else []
+            drawn = stacked(
+                [each.picture() for each in (*attention, *captioner.attribute(caption, methods).values())]
+            )
+            return noted(
+                drawn, *([] if attends else ["the captioner has no attention: model.select is none"])
+            )
+
+        own: dict[str, Callable[[], Picture]] = {
+            "erasure": lambda: attribution(["erasure"]),
+            "gradient": lambda: attribution(list(METHODS)),
+        }
+        if not attends:
+            erased = captioner.attribute(caption, ["erasure"])["erasure"]
+            return RunView(caption.seen(), default_view="erasure", own=own, page=erased.save)
         erasure = captioner.erase_regions([caption])
         note = erasure.summary()
         attention = caption.image_attention().noted(note)
-        own = {IMAGE: attention.picture, "player": attention.animation}  # the player is an animation by words
+        own |= {
+            IMAGE: attention.picture,
+            "player": attention.animation,
+        }  # the player is an animation by words
         return RunView(caption.seen().noted(note), default_view=IMAGE, own=own, page=attention.save)
 
     @classmethod

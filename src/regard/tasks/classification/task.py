@@ -19,9 +19,10 @@ from regard.data.batching import LabelledBatches, encode_texts
 from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.decoding.input_checks import check_load_keywords
-from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable, shown
+from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable
+from regard.evaluation.attribution import page_of
 from regard.evaluation.classification_report import ClassificationReport, classification_report
-from regard.evaluation.classifier_erasure import erase_words
+from regard.evaluation.classifier_erasure import attribute_label, erase_words
 from regard.evaluation.text_classifier import DRAWN, SIDES, Classification, Line, TextClassifier
 from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.models.classifier import Classifier
@@ -73,6 +74,7 @@ from regard.training.settings import merged
 from regard.training.task import Evaluation, Loss
 from regard.viewing import Picture, shaded
 from regard.viewing.picture import noted
+from regard.viewing.pictures.picture_files import stacked
 
 LEAST_SCALE = 0.01
 """Minimum of the colour scale of the view "erasure". The shade of a word shows how much the probability
@@ -142,6 +144,8 @@ class ClassificationView(RunView):
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view options.view. In the terminal, also show the effect of hiding each word."""
         view = options.view or self.default_view
+        if view in self.own:
+            return self.own[view]()
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
         else:
@@ -168,13 +172,7 @@ class ClassificationView(RunView):
                 name = side if len(self.result.texts) > 1 else label
                 most = max(LEAST_SCALE, *values[:DRAWN]) if view == ERASURE else None
                 parts.append(shaded([values[:DRAWN]], [name], words, most=most))
-        drawn = parts[0]
-        bottom = drawn.frames[0].bounds[3]
-        for part in parts[1:]:
-            bounds = part.frames[0].bounds
-            drawn.frames[0].put(part.frames[0], 0.0, bottom + BETWEEN - bounds[1])
-            bottom += BETWEEN + bounds[3] - bounds[1]
-        drawn.terminal = Group(*(part.terminal for part in parts))
+        drawn = stacked(parts, BETWEEN)
         chances = ", ".join(f"{list_item(name)} {chance:.3f}" for name, chance in self.result.ranked[:5])
         about = "shaded by the weights of the pooling"
         if view == ERASURE:
@@ -332,16 +330,22 @@ class ClassificationTask(BatchedTask):
         if not pairs and second is not None:
             raise ArgumentError(message("--second", "this run classifies single texts, not pairs"))
         line = (text, second) if pairs else text
-        if classifier.model.pool_site is None and drawing.view != ERASURE:
-            problem = "the pooling of this classifier is not attention"
-            hint = f"use --view {ERASURE}, or choose a run with model.pooling=attention"
-            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
         result = classifier.classify(line, look="*")
         if not isinstance(result, Classification) or result.label is None:
             problem = "the tokenizer finds no tokens in the text"
             raise ArgumentError(message("--text", problem, expected="at least one word"))
         effects = hide_each_word(classifier, line)
-        return ClassificationView(result.seen().noted(effects.sentence()), result, effects)
+
+        def gradient() -> Picture:
+            sides = range(len(result.texts))
+            return stacked([attribute_label(classifier, result, side).picture() for side in sides])
+
+        seen = result.seen().noted(effects.sentence())
+        if classifier.model.pool_site is not None:
+            return ClassificationView(seen, result, effects, own={"gradient": gradient})
+        page = page_of(lambda methods: attribute_label(classifier, result, methods=methods))
+        own = {"gradient": gradient}
+        return ClassificationView(seen, result, effects, default_view=ERASURE, own=own, page=page)
 
     @classmethod
     def defaults(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
+import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,6 +22,7 @@ from regard.data.tokenizers import Tokenizer
 from regard.decoding import Beam, Greedy, Hypothesis, LengthLimit, Prompts, Sample, Search, search
 from regard.decoding.rules import MOST_TOKENS, check_integers
 from regard.errors import ArgumentError, message
+from regard.evaluation.attribution import METHODS, Attribution, InputVectors, attribute
 from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
 from regard.look import Look
 from regard.models.language_base import LanguageModel
@@ -28,11 +30,13 @@ from regard.roles import BySite
 from regard.runs.stored_runs import LoadedRun
 from regard.sites import Record, scope
 from regard.tasks.language.settings import LanguageSettings
-from regard.tasks.language.text_result import GeneratedText, ScoredText
+from regard.tasks.language.text_result import GeneratedText, ScoredText, TextResult
 from regard.tasks.language.text_stream import StopCheck, TextStream, before_stop, check_stop, continuation
 from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing import pooled_from_top
+from regard.viewing.pictures.view_selection import matching
 from regard.viewing.result import unknown_note
+from regard.viewing.word_groups import grouped, spelled_or_space
 
 AT_ONCE = 256
 """Number of prompts that stream() reads and continues together."""
@@ -231,6 +235,59 @@ class LanguageRun(LoadedRun):
             for text, row, each in zip(texts, rows, observed, strict=True)
         ]
         return results[0] if isinstance(lines, str) else results
+
+    def attribute(
+        self,
+        scored: TextResult,
+        methods: Iterable[str] = METHODS,
+        *,
+        site: str | None = None,
+        head: int | None = None,
+    ) -> Attribution:
+        """Compute how much each word of a text depends on each earlier word, by erasure and gradients.
+
+        It also works without attention. "attention" are the weights of the sites in scored.attention.
+
+        scored: a result of score() or generate(), with at least two words.
+        methods: names of attribution.METHODS.
+        site: the attention layers (sites), see picture(). Default: all self-attention layers.
+        head: the index of one head. Default: the mean over heads.
+        """
+        numbers, pieces = scored.word_numbers, scored.read_pieces
+        words = [word for word in grouped(numbers) if numbers[word[0]] >= 0]
+        ids = [*getattr(scored, "prompt_token_ids", ()), *scored.token_ids]
+        if len(words) < 2 or len(ids) > LONG:
+            problem = f"the text has {len(words):,} words and {len(ids):,} tokens"
+            expected = f"at least 2 words, and at most {LONG} tokens"
+            raise ArgumentError(message("attribute()", problem, expected=expected))
+        inputs = [[place + 1 for place in word] for word in words[:-1]]  # input 0 is the first token
+        targets_T = torch.tensor(ids, device=self.device)
+        tokens = [self.first_token, *ids[:-1]]
+
+        def scores(tokens_BT: Tensor) -> Tensor:
+            lengths_B = torch.full((len(tokens_BT),), len(ids), device=self.device)
+            batch = TextBatch(
+                tokens_BT, targets_T.expand(len(tokens_BT), -1), lengths_B, torch.arange(len(tokens_BT))
+            )
+            logits_BTV = self.model(batch).float()
+            return logits_BTV.gather(-1, batch.targets[..., None])[..., 0] - logits_BTV.logsumexp(-1)
+
+        read = InputVectors.of_tokens(
+            self.model, self.model.embedding, tokens, scores, logits=self.model.target_size
+        )
+        visible = numpy.tri(len(words), len(inputs), -1, dtype=bool)
+        values = dict[str, NDArray[numpy.float64]]()
+        if sites := scored.seen().sites:
+            chosen = matching(replace(scored.seen(), sites=sites), site)
+            weights_TT = numpy.mean(
+                [each.weights.mean(0) if head is None else each.weights[head] for each in chosen], 0
+            )
+            by_row = numpy.stack([weights_TT[word].mean(0) for word in words])
+            values["attention"] = numpy.stack([by_row[:, word].sum(1) for word in inputs], 1) * visible
+        computed = attribute(read, words, inputs, methods)
+        values |= {name: each * visible for name, each in computed.items()}
+        names = tuple(spelled_or_space([pieces[place] for place in word]) for word in words)
+        return Attribution(names, names[:-1], values, title=scored.whole_text, visible=visible)
 
     def evaluate(self, files: str | Path | Sequence[str | Path]) -> TextLoss:
         """Compute the perplexity of text files, with the window and stride of evaluations during training."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,8 @@ from regard.data.encoded_text import (
 )
 from regard.data.line_io import advancing
 from regard.decoding import Prompts, Rules, Sample, search
-from regard.errors import ArgumentError, DataError, Setting, message, shown
+from regard.errors import ArgumentError, DataError, Setting, message
+from regard.evaluation.attribution import Attribution, attribution_views, page_of
 from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
@@ -33,6 +34,7 @@ from regard.runs.run_commands import (
     ChosenRun,
     LongTextView,
     RunReport,
+    RunView,
     ViewOptions,
     report_changed_data,
     score_table,
@@ -310,19 +312,22 @@ class LanguageTask(BatchedTask):
         return RunReport.of(model, name, values, score_table(_rows(loss, how, text.unknown_count)))
 
     @classmethod
-    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LongTextView:
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         model: LanguageRun = run.load(cls)
         tokens = len(model.tokenizer.encode(options["text"])) + 1
         if tokens > LONGEST:
             problem = f"the text has {tokens:,} tokens"
             raise ArgumentError(message("--text", problem, expected=f"at most {LONGEST:,}"))
-        seen = model.score(options["text"], look="*").seen()
+        scored = model.score(options["text"], look="*")
+        seen = scored.seen()
+
+        def attribution(methods: Sequence[str]) -> Attribution:
+            return model.attribute(scored, methods, site=drawing.site, head=drawing.head)
+
+        own = attribution_views(attribution)
         if not seen.sites and not seen.long:
-            name = model.settings.model.name
-            problem = f"the model {name} has no attention to view"
-            hint = "choose a run of a model with attention, such as a transformer"
-            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
-        return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen))
+            return RunView(seen, default_view="erasure", own=own, page=page_of(attribution))
+        return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen), own=own)
 
     @classmethod
     def check(cls, settings: LanguageSettings, model: Any = None) -> None:

@@ -34,6 +34,8 @@ from regard.evaluation import (
     read_links,
 )
 from regard.evaluation.alignment_error_rate import check_links, score_links
+from regard.evaluation.attribution import METHODS, mean_correlations
+from regard.evaluation.faithfulness import attribute_words
 from regard.files.untrusted import strict
 from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun, RunReport
@@ -163,6 +165,9 @@ in memory."""
 
 MAX_SENTENCES = 100
 """Maximum number of sentences to measure. It is small because each target word is scored about 15 times."""
+
+ATTRIBUTED = 30
+"""Maximum number of sentences for gradients: each target word needs about 20 forward and backward passes."""
 
 LEGEND = (
     "hidden: the most attended source word is masked. unknown: it is replaced by the unknown token. random: "
@@ -539,7 +544,14 @@ def _faithfulness(
             results.append(faithfulness(translator, sources, targets, at=site))
             reached(len(results))
     first, *single = results
+    few = [
+        each
+        for each in translator.score(sources[:ATTRIBUTED], targets[:ATTRIBUTED], look=CROSS)
+        if len(each.passages) == 1 and each.text.strip() and each.source.strip()
+    ]
+    agree = mean_correlations(attribute_words(translator, each) for each in few)
     values: dict[str, Any] = first.written() | {"summary": first.summary()}
+    values["rank_correlation_with_erasure"] = {"sentences": len(few), **agree}
     values |= {"sites": [each.written() for each in single]} if single else {}
     title = f"Faithfulness over {first.sentences:,} references, {len(first.words):,} words: loss in nats"
     table = FittedTable(("uniform", "suff.", "compr."))  # the uniform loss is also in the summary
@@ -559,6 +571,10 @@ def _faithfulness(
         Text(f"{first.summary()}."),
         Text(uniform),
     ]
+    if agree:
+        named = ", ".join(f"{METHODS.get(name, name)} {value:.2f}" for name, value in agree.items())
+        about = f"what it costs to replace each source word ({len(few):,} sentences)"
+        printed.append(Text(f"Rank correlation with {about}: {named}."))
     if other is not None:
         compared = agreement(translator, other, sources, targets)
         values["agreement"] = compared.written()

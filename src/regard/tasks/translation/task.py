@@ -21,7 +21,7 @@ from regard.decoding import Beam, Greedy, Scored, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import search_of
-from regard.errors import ArgumentError, UnknownName, message, naming_place, shown
+from regard.errors import ArgumentError, UnknownName, message, naming_place
 from regard.fast.search import supports_int8
 from regard.lazy_package import FirstUse
 from regard.look import Look

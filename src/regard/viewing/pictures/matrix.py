@@ -129,6 +129,8 @@ def panels(
     canvas, left, terminal = Canvas(), 0.0, list[RenderableType]()
     terminal += [Text(title, "bold")] if title else []
     beside, above = tuple(map(label, rows)), tuple(map(label, columns))
+    if len(rows) == 1:
+        return _one_output(parts, rows[0], columns, title, about)
     for name, values in parts:
         for words, what, axis in ((rows, "rows", 0), (columns, "columns", 1)):
             check_words("panels()", what, words, values, axis)
@@ -144,6 +146,25 @@ def panels(
         f"{len(rows)} outputs down, {len(columns)} inputs across: {', '.join(name for name, _ in parts)}"
     )
     return finished(canvas, Group(*terminal), title, about, name="Attribution", content=content)
+
+
+def _one_output(
+    parts: Sequence[tuple[str, NDArray[numpy.float64]]],
+    output: object,
+    columns: Sequence[object],
+    title: str,
+    about: str,
+) -> Picture:
+    """Draw several rows of values as one matrix: a row for each part, with its own colour scale."""
+    values_PS = numpy.concatenate([values for _, values in parts])
+    names, scales = [name for name, _ in parts], numpy.abs(values_PS).max(1, initial=0.0, keepdims=True)
+    levels_PS = values_PS / numpy.where(scales > 0, scales, 1.0)
+    texts = [[f"{each:.2f}" for each in row] for row in values_PS.tolist()]
+    canvas, heading = grid(levels_PS, names, columns, texts, least=30.0), title or str(output)
+    drawn = Matrix(levels_PS, tuple(names), tuple(map(label, columns)), (), True, False, 1.0, values_PS)
+    content = f"{len(names)} methods down, {len(columns)} inputs across, for the output {label(output)}"
+    drawings = [Text(heading, "bold"), drawn] if heading else [drawn]
+    return finished(canvas, Group(*drawings), heading, about, name="Attribution", content=content)
 
 
 def hops(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 
 from regard.errors import ArgumentError
 from regard.files.atomic_io import write_whole
@@ -141,6 +141,18 @@ def finished(
     canvas.head(label(title, 90), label(about, 110), detail)
     canvas.title, canvas.about = label(title, 90) or name, content
     return Picture([canvas], terminal)
+
+
+def stacked(parts: Sequence[Picture], between: float = 36.0) -> Picture:
+    """Return a picture of several pictures, one below the other. Animations are not supported.
+
+    between: the distance between two of them, in points.
+    """
+    (first, *_), (canvas, *others) = parts, [part.frames[0] for part in parts]
+    for other in others:
+        canvas.put(other, canvas.bounds[0] - other.bounds[0], canvas.bounds[3] + between - other.bounds[1])
+    first.terminal = Group(*(part.terminal for part in parts))
+    return first
 
 
 class Illustrated:
