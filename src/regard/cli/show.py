@@ -162,7 +162,7 @@ def _progress(facts: RunFacts) -> str:
         return facts.status
     step = f"step {at.step:,}" + (f" of {at.total:,}" if at.total is not None else "")
     epochs = f"{at.epoch} complete epochs" if at.epoch != 1 else "1 complete epoch"
-    return f"{step}, {epochs}, {at.tokens:,} {facts.counted}, {in_time(at.seconds)}; {facts.status}"
+    return f"{step}, {epochs}, {at.tokens:,} {facts.kind.counted}, {in_time(at.seconds)}; {facts.status}"
 
 
 def _value(value: object) -> str:
@@ -185,7 +185,8 @@ def _next(facts: RunFacts) -> str:
         return resume_command(facts.task, facts.folder)
     if facts.data.get("built_in") and facts.task != "algorithms":  # algorithms has no test split
         return f"regard evaluate {folder} --split test"
-    return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
+    command = facts.kind.settings_type.next_command
+    return "" if command.startswith("regard show") else command.format(run=folder)
 
 
 def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
@@ -275,7 +276,7 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     # Runs of different tasks have different scores. So there is only one column of scores: the name and the
     # value of the score by which the best checkpoint of each run was chosen.
     several_tasks = len({each.task for each in runs}) > 1
-    scored = list(dict.fromkeys(["loss", *(each.usual_metric for each in runs), *criteria]))
+    scored = list(dict.fromkeys(["loss", *(each.kind.best for each in runs), *criteria]))
     scored = [] if several_tasks else scored
     differ = ["best score"] if several_tasks else ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, so that the table fits into 80 columns

@@ -156,8 +156,6 @@ def _check_public_files(data: Mapping[str, Any]) -> None:
 
     data: the data settings.
     """
-    from regard.data.fetch import SETS
-
     files = [
         file
         for name, value in data.items()
@@ -165,9 +163,13 @@ def _check_public_files(data: Mapping[str, Any]) -> None:
         for file in (value if isinstance(value, list) else [value])
     ]
     missing = [Path(file) for file in files if isinstance(file, str) and not os.path.exists(file)]
+    if not missing:
+        return
+    from regard.data.fetch import SETS
+
     for name, each in SETS.items():
         pieces = {piece.name for piece in each.pieces}
-        if missing and all(path.parent.name == each.folder and path.name in pieces for path in missing):
+        if all(path.parent.name == each.folder and path.name in pieces for path in missing):
             folder = missing[0].parent.parent
             hint = f"to download it: regard data fetch {name} --output {shell_word(folder)}"
             raise DataError(message(shown(missing[0]), "there is no such file", hint=hint))

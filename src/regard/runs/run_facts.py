@@ -7,14 +7,14 @@ import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json
 from regard.runs.run_folder import config_of, fingerprints_of
-from regard.runs.run_task import RunTask
+from regard.runs.run_task import RunTask, named_sizes
 from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
 from regard.training.checkpoints.checkpoints import STATE, Averaged, Checkpoint, Checkpoints, averaged_from
 from regard.training.progress import Progress
@@ -44,43 +44,56 @@ class Kept:
 class RunFacts:
     """The facts about a run, which `regard show` prints.
 
-    model: the name of the model and its options.
+    kind: the task class.
+    settings: the settings of the run, without the folders of its data files.
     vocabulary: the sizes that the model depends on, such as the source and target vocabulary sizes.
-    changed: settings that differ from the default.
     losses: training losses, as (step, loss).
     evaluations: the training step and the scores of each evaluation, such as {"step": 500, "loss": 3.1}.
     notes: which files of the run folder could not be read, and why.
     damaged: whether the run cannot be loaded.
-    best_metric: the score that selects the best checkpoint.
-    lower: whether lower values of best_metric are better.
-    next_command: the command that the task suggests after training.
-    counted: the unit of progress.tokens, such as "target tokens". The loss is a mean over this unit.
-    usual_metric: the value of best_metric if the setting training.best is not set.
-    quality: a sentence about the model if its scores are poor, otherwise "".
     """
 
     folder: Path
-    task: str
-    model: dict[str, Any]
-    data: dict[str, Any]
-    changed: dict[str, Any]
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    parameters: int | None = None
-    vocabulary: tuple[int, ...] | None = None
-    progress: Progress | None = None
-    averaged: Averaged | None = None
-    losses: list[tuple[int, float]] = field(default_factory=list)
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    checkpoints: list[Kept] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    best_metric: str = "loss"
-    lower: bool = False
-    size_names: tuple[str, ...] = ()
-    next_command: str = ""
-    counted: str = "target tokens"
-    damaged: bool = False
-    usual_metric: str = "loss"
-    quality: str = ""
+    kind: type[RunTask]
+    settings: Any
+    fingerprints: dict[str, str]
+    parameters: int | None
+    vocabulary: tuple[int, ...] | None
+    progress: Progress | None
+    averaged: Averaged | None
+    losses: list[tuple[int, float]]
+    evaluations: list[dict[str, Any]]
+    checkpoints: list[Kept]
+    notes: list[str]
+    damaged: bool
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return str(self.settings.task)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The name of the model and its options."""
+        return {"name": self.settings.model.name, **self.settings.model.options}
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The data settings that differ from the default, and those that are always shown."""
+        data = self.settings.data
+        changed, always = _changed(data), self.kind.settings_type.always_shown
+        names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
+        return {name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"}
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The other settings that differ from the default."""
+        return _changed(self.settings, skipped=("data", "model"))
+
+    @property
+    def best_metric(self) -> str:
+        """The score that selects the best checkpoint."""
+        return self.settings.training.best or self.kind.best
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -88,19 +101,20 @@ class RunFacts:
 
         If several evaluations have the best value, the result is the evaluation with the lowest loss.
         """
-        scored = [each for each in self.evaluations if math.isfinite(each.get(self.best_metric, math.nan))]
-        sign = -1 if self.lower else 1
-        return max(
-            scored,
-            key=lambda each: (sign * each[self.best_metric], -each.get("loss", math.inf)),
-            default=None,
-        )
+        metric = self.best_metric
+        scored = [each for each in self.evaluations if math.isfinite(each.get(metric, math.nan))]
+        sign = -1 if self.kind.metrics.get(metric) == "lower" else 1
+        return max(scored, key=lambda each: (sign * each[metric], -each.get("loss", math.inf)), default=None)
+
+    @property
+    def quality(self) -> str:
+        """A sentence about the model if its scores are poor, otherwise ""."""
+        return str(self.settings.describe_quality(self.best or {}))
 
     @property
     def sizes(self) -> str:
         """The sizes in `vocabulary` with their names, as text such as "8,000 source, 8,000 target"."""
-        named = zip(self.vocabulary or (), self.size_names, strict=False)
-        return ", ".join(f"{size:,} {name}" for size, name in named)
+        return "" if self.vocabulary is None else named_sizes(self.kind, self.vocabulary)
 
     @property
     def status(self) -> str:
@@ -114,19 +128,25 @@ class RunFacts:
 
     def written(self) -> dict[str, Any]:
         """Return the facts about the run as a dict that can be written as JSON."""
-        facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
-        for name in ("damaged", "lower", "size_names", "next_command", "counted", "usual_metric"):
-            del facts[name]
-        # In JSON, best_metric has the name "judged_by" and the position of earlier versions.
-        return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
+        stored = {each.name: getattr(self, each.name) for each in fields(self)[3:-1]}
+        for name in ("progress", "averaged"):
+            stored[name] = stored[name] and asdict(stored[name])
+        return {
+            "folder": str(self.folder),
+            **{name: getattr(self, name) for name in ("task", "model", "data", "changed")},
+            **stored,
+            "checkpoints": list(map(asdict, self.checkpoints)),
+            "judged_by": self.best_metric,
+            "quality": self.quality,
+            "best": self.best,
+            "standing": self.status,
+        }
 
 
 def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     """Read the settings, log and checkpoints of a run. Raise DataError if `folder` is not a run folder."""
-    config = config_of(folder)
-    settings = build(
-        task.settings_type, task.settings_type.without_folders(config), str(folder / "config.toml")
-    )
+    config = task.settings_type.without_folders(config_of(folder))
+    settings = build(task.settings_type, config, str(folder / "config.toml"))
     notes: list[str] = []
     try:
         checked_settings(task, folder)
@@ -139,7 +159,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         model = outline(task, settings.model, vocabulary, folder)
         parameters = sum(each.numel() for each in model.parameters())
     except RegardError as error:
-        vocabulary = None
+        vocabulary, damaged = None, True
         notes.append(str(error).splitlines()[0])
     kept = list(_kept(folder))
     progress, averaged = _state(folder, kept, notes)
@@ -149,39 +169,11 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         fingerprints = fingerprints_of(folder)
     except DataError as error:
         notes.append(str(error).splitlines()[0])
-    best, data = settings.training.best or task.best, settings.data
-    changed, always = _changed(data), task.settings_type.always_shown
-    names = [name for name in (*type(data).model_fields, *changed) if name in changed or name in always]
-    shown_data = {
-        name: changed.get(name, getattr(data, name, None)) for name in names if name != "max_length"
-    }
-    facts = RunFacts(
-        folder,
-        settings.task,
-        {"name": settings.model.name, **settings.model.options},
-        shown_data,
-        _changed(settings, skipped=("data", "model")),
-        fingerprints=fingerprints or {},
-        parameters=parameters,
-        vocabulary=vocabulary,
-        progress=progress,
-        averaged=averaged,
-        losses=losses,
-        evaluations=evaluations,
-        checkpoints=kept,
-        notes=notes,
-        best_metric=best,
-        lower=task.metrics.get(best) == "lower",
-        size_names=tuple(task.smallest_sizes),
-        next_command=task.settings_type.next_command,
-        counted=task.counted,
-        damaged=damaged or vocabulary is None,
-        usual_metric=task.best,
-    )
-    if averaged is not None and not facts.evaluations:  # a copy of a checkpoint has its scores
+    if averaged is not None and not evaluations:  # a copy of a checkpoint has its scores
         copied = [{"step": each.step, **stored_scores(each)} for each in Checkpoints(folder).all()[-1:]]
-        facts = replace(facts, evaluations=[each for each in copied if len(each) > 1])
-    return replace(facts, quality=settings.describe_quality(facts.best or {}))
+        evaluations = [each for each in copied if len(each) > 1]
+    read = (parameters, vocabulary, progress, averaged, losses, evaluations, kept, notes, damaged)
+    return RunFacts(folder, task, settings, fingerprints or {}, *read)
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:

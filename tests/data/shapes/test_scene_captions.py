@@ -7,8 +7,20 @@ import itertools
 import numpy
 import pytest
 
-from regard.data.shapes import Region, Scene, SceneObject, all_captions, is_valid, shapes, word_regions
-from regard.data.shapes.scenes import COLOURS, FUNCTION_WORDS, PLACES, RELATIONS, SHAPES
+from regard.data.shapes import (
+    COLOURS,
+    FUNCTION_WORDS,
+    PLACES,
+    RELATIONS,
+    SHAPES,
+    Region,
+    Scene,
+    SceneObject,
+    all_captions,
+    is_valid,
+    shapes,
+    word_regions,
+)
 from regard.errors import ArgumentError
 
 CIRCLE = SceneObject("small", "red", "circle", x=10, y=10, tint=(214, 40, 40))

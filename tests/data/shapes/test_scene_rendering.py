@@ -8,8 +8,7 @@ import zlib
 import numpy
 import pytest
 
-from regard.data.shapes import Scene, SceneObject, render, shapes
-from regard.data.shapes.scenes import COLOURS, SHAPES, SIZES, object_mask
+from regard.data.shapes import COLOURS, SHAPES, SIZES, Scene, SceneObject, object_mask, render, shapes
 
 
 def alone(shape: str, size: str, colour: str = "red") -> SceneObject:

@@ -8,8 +8,7 @@ import numpy
 import pytest
 import torch
 
-from regard.data.shapes import Scene, shapes
-from regard.data.shapes.scenes import (
+from regard.data.shapes import (
     COLOURS,
     HELD_OUT,
     KINDS,
@@ -19,8 +18,10 @@ from regard.data.shapes.scenes import (
     SIZES,
     SPLITS,
     VALID_PAIRS,
+    Scene,
     Shapes,
     eighth,
+    shapes,
 )
 from regard.errors import ArgumentError, UnknownName
 

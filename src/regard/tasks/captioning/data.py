@@ -12,8 +12,7 @@ from torch import Tensor
 from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_captions
 from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.line_io import advancing
-from regard.data.shapes import Scene, render, shapes
-from regard.data.shapes.scenes import SPLITS
+from regard.data.shapes import SPLITS, Scene, render, shapes
 from regard.errors import DataError, UnknownName, message, printable, shown
 from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.settings import ImageData

@@ -17,7 +17,7 @@ MAX_SIZE = 4096
 """The largest size of an image in pixels: the same as in data/images/image_file.py, which imports torch."""
 
 PIXELS = 64
-"""Width and height of a picture of shapes: the same as in data/shapes/scenes.py."""
+"""Width and height of a picture of shapes: the same as in data/shapes.py."""
 
 SHAPES = "shapes"
 """Name of the built-in corpus: generated pictures of coloured shapes with captions."""

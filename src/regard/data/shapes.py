@@ -1,4 +1,13 @@
-"""Scenes, their pictures and their captions.
+"""The built-in corpus `shapes`: generated pictures of simple shapes, with captions.
+
+For each word of a caption, the corpus knows its gold region: the region of the picture that the word
+describes.
+
+    corpus = shapes("train", count=1000)
+    images = corpus.images(range(32))                    # uint8 tensor (32, 3, 64, 64)
+    scene, captions = corpus[0]
+    is_valid(scene, "a small red circle above a square") # True for any true caption, not only generated ones
+    word_regions(scene, captions[0])                     # the pixels that each word is about
 
 A scene has 2 to 4 objects on a plain background, each with a size, a colour, a shape and a place.
 
@@ -47,6 +56,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import ArgumentError, UnknownName, message, positive, printable
+
+__all__ = [
+    "Region",
+    "Scene",
+    "SceneObject",
+    "Shapes",
+    "ShapesExample",
+    "all_captions",
+    "is_valid",
+    "render",
+    "shapes",
+    "word_regions",
+]
+
 
 PIXELS = 64
 """Width and height of a picture in pixels."""
