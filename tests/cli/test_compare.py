@@ -16,7 +16,7 @@ from regard.compare.comparison import Comparison
 from regard.compare.comparison_page import write_page
 from regard.compare.study import Claim, StudyResult, judge
 from regard.compare.study_context import SHORTER, StudyContext
-from regard.runs.training_processes import Training, TrainingProcesses, progress_line, step_of
+from regard.runs.seed_runs import Training, TrainingProcesses, progress_line, step_of
 from regard.training.interrupts import Interruption
 from tests.facts import mentions
 

@@ -12,7 +12,7 @@ from regard.cli import main
 from regard.cli.data import check, drawn
 from regard.data import korean_english, read_pairs
 from regard.data.fetch import SETS, Piece, PublicSet
-from regard.data.korean.corpus import Example
+from regard.data.korean import Example
 from regard.data.read_text import KINDS, Choices
 from regard.evaluation import read_links
 from tests.facts import mentions

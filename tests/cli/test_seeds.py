@@ -13,7 +13,7 @@ from rich.console import Console
 
 from regard.evaluation.bleu import Score
 from regard.runs.run_commands import RunReport
-from regard.runs.seed_scores import SeedsReport, scores_table
+from regard.runs.run_facts import SeedsReport, scores_table
 from regard.training.logs.live_table import in_words
 from tests.facts import mentions
 

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -15,8 +16,7 @@ from rich.console import Console
 
 from regard.cli.show import compared, sparkline
 from regard.cli.train import _finished
-from regard.runs.run_facts import RunFacts
-from regard.runs.seed_scores import SeedFacts
+from regard.runs.run_facts import RunFacts, SeedFacts
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import load_translator
 from tests.facts import commands, mentions
@@ -185,9 +185,9 @@ def test_sparkline(values, width, expected):
 def test_table_of_runs_of_different_tasks_has_the_mean_over_seeds():
     def run(task: str, score: str, value: float) -> RunFacts:
         evaluations = [{"step": 1, score: value}]
-        return RunFacts(
-            Path(task), task, {"name": "lstm"}, {}, {}, evaluations=evaluations, best_metric=score
-        )
+        model, training = SimpleNamespace(name="lstm", options={}), SimpleNamespace(best=score)
+        settings = SimpleNamespace(task=task, model=model, training=training)
+        return RunFacts(Path(task), find_task(task), settings, evaluations=evaluations)
 
     seeds = {seed: run("classification", "accuracy", value) for seed, value in enumerate((0.5, 0.7))}
     console = Console(width=120)

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from regard.data.pairs import LinePairs, RowPairs, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.errors import DataError, Setting
 from tests.facts import facts
 
@@ -15,7 +15,7 @@ def test_parallel_files_are_read_one_after_another(tmp_path):
     for name, content in (("a", b"1\r\n\n"), ("b", b"x\ny\xff"), ("c", b"2\n"), ("d", b"z\n")):
         (tmp_path / name).write_bytes(gzip.compress(content) if name == "b" else content)
     a, b, c, d = (str(tmp_path / name) for name in "abcd")
-    pairs = LinePairs([a, c], [b, d])
+    pairs = PairStream.lines([a, c], [b, d])
     assert list(pairs) == [("1", "x"), ("", "y\ufffd"), ("2", "z")]
     assert (pairs.repaired, list(pairs.numbers)) == (1, [1, 2, 1]) and pairs.name == ", ".join((a, c, b, d))
 
@@ -28,7 +28,7 @@ def test_line_counts_that_differ_raise_with_file_and_line(tmp_path, source, targ
     (tmp_path / "b").write_bytes(target)
     read = []
     with pytest.raises(DataError) as caught:
-        for pair in LinePairs([str(tmp_path / "a")], [str(tmp_path / "b")]):
+        for pair in PairStream.lines([str(tmp_path / "a")], [str(tmp_path / "b")]):
             read.append(pair)
     short, long = ("a", "b") if len(source) < len(target) else ("b", "a")
     lines = (tmp_path / short).read_bytes().count(b"\n")
@@ -39,17 +39,17 @@ def test_line_counts_that_differ_raise_with_file_and_line(tmp_path, source, targ
 
 def test_rows_are_kept_whatever_they_contain(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"en\tko\nx\t\n\ny\xff\t" + b"k" * 5000 + b"\tz\n")
-    pairs = RowPairs.read([str(tmp_path / "a.tsv")], None, ("ko", "en"))
+    pairs = PairStream.rows([str(tmp_path / "a.tsv")], None, ("ko", "en"))
     assert list(pairs) == [("", "x"), ("", ""), ("k" * 5000, "y\ufffd")]
     assert (pairs.repaired, list(pairs.numbers), pairs.name) == (1, [2, 3, 4], str(tmp_path / "a.tsv"))
     (tmp_path / "a.jsonl").write_text('{"a": "x", "b": null}\n{"a": "1\\n2", "b": "3"}\n')
-    pairs = RowPairs.read(None, [str(tmp_path / "a.jsonl")] * 2, fields=("a", "b"))
+    pairs = PairStream.rows(None, [str(tmp_path / "a.jsonl")] * 2, fields=("a", "b"))
     assert list(pairs) == [("x", ""), ("1 2", "3")] * 2 and (pairs.repaired, [*pairs.numbers]) == (
         0,
         [1, 2] * 2,
     )
     (tmp_path / "a.csv").write_text('ko,en\n"1\n2",x\n3,y\n')
-    pairs = RowPairs.read([str(tmp_path / "a.csv")], None, ("ko", "en"))
+    pairs = PairStream.rows([str(tmp_path / "a.csv")], None, ("ko", "en"))
     assert list(pairs) == [("1 2", "x"), ("3", "y")] and list(pairs.numbers) == [2, 4]
 
 
@@ -70,7 +70,7 @@ def test_malformed_rows_raise_with_file_and_line(tmp_path, name, content, column
     tsv, jsonl = (files, None) if name.endswith("tsv") else (None, files)
     read = []
     with pytest.raises(DataError) as caught:
-        for pair in RowPairs.read(tsv, jsonl, columns, ("a", "b")):
+        for pair in PairStream.rows(tsv, jsonl, columns, ("a", "b")):
             read.append(pair)
     header = int(isinstance(columns[0], str))
     assert len(read) == max(line - 1 - header, 0)
@@ -82,7 +82,7 @@ def test_malformed_rows_raise_with_file_and_line(tmp_path, name, content, column
 def test_missing_files_raise_before_reading(tmp_path):
     path = tmp_path / "nowhere.tsv"
     with pytest.raises(DataError, match=facts(path)):
-        RowPairs.read([str(path)], None)
+        PairStream.rows([str(path)], None)
 
 
 def test_batches_hold_all_pairs_in_order():
@@ -113,12 +113,12 @@ def test_rows_in_another_encoding_raise_and_a_few_invalid_bytes_do_not(tmp_path,
     path.write_bytes(tables[name].encode(encoding))
     files = ([str(path)], None) if name in ("a.tsv", "a.csv") else (None, [str(path)])
     with pytest.raises(DataError) as caught:
-        list(RowPairs.read(*files, fields=("a", "b")))
+        list(PairStream.rows(*files, fields=("a", "b")))
     named = {"cp949": "cp949", "latin-1": "cp1252", "shift_jis": "cp932"}[encoding]
     hint = caught.value.message.hint
     assert [part.value for part in hint if isinstance(part, Setting)] == [named], caught.value
     assert str(path) in caught.value.message.call and text[:5] in caught.value.message.problem
-    assert len(list(RowPairs.read(*files, fields=("a", "b"), encoding=encoding))) == 23
+    assert len(list(PairStream.rows(*files, fields=("a", "b"), encoding=encoding))) == 23
     path.write_bytes(tables[name].encode().replace(text.encode(), b"\xffHallo.", 1))
-    pairs = RowPairs.read(*files, fields=("a", "b"))
+    pairs = PairStream.rows(*files, fields=("a", "b"))
     assert list(pairs)[3] == ("\ufffdHallo. 0", "Hello.") and pairs.repaired == 1

@@ -12,7 +12,7 @@ from benchmarks.encodings import ENCODINGS, cases, is_right
 from regard.data import pairs_from_lists, read_pairs
 from regard.data.labelled_text import read_labelled
 from regard.data.line_io import Lines
-from regard.data.pairs import RowPairs
+from regard.data.pairs import PairStream
 from regard.data.read_text import read_lines
 from regard.data.text_encoding import check_encoding, find_mojibake, likely_encoding
 from regard.errors import DataError, RegardWarning, UnknownName
@@ -121,7 +121,7 @@ def test_naming_utf_8_is_like_naming_no_encoding(tmp_path, encoding):
     readers = (
         lambda: list(read_lines(path, encoding)),
         lambda: list(Lines([str(path)], encoding=encoding)),
-        lambda: list(RowPairs.read([str(path)], None, encoding=encoding)),
+        lambda: list(PairStream.rows([str(path)], None, encoding=encoding)),
         lambda: read_pairs(tsv=path, encoding=encoding).inspect().check(),
         lambda: read_labelled(path, label=2, text=1, encoding=encoding),
     )

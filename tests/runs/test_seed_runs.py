@@ -23,11 +23,10 @@ from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.evaluation.confidence import interval
 from regard.files.folder_lock import locked
 from regard.runs.prepare_run import Machine, PreparedRun
+from regard.runs.run_facts import seed_facts_of
 from regard.runs.run_folder import failures_of
-from regard.runs.seed_runs import seed_jobs
-from regard.runs.seed_scores import seed_facts_of
+from regard.runs.seed_runs import Ended, Training, TrainingProcesses, seed_jobs, step_of
 from regard.runs.train_run import train_run
-from regard.runs.training_processes import Ended, Training, TrainingProcesses, step_of
 from regard.tasks.classification import ClassificationTask
 from regard.tasks.language.task import LanguageTask
 from regard.training.checkpoints.checkpoints import Checkpoints

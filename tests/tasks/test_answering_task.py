@@ -15,10 +15,9 @@ import regard
 from regard.data.story_text import read_stories
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.evaluation.story_answerer import EMPTY_SENTENCES, NO_FURTHER_FACT
-from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
-from regard.runs.train_run import train_run
+from regard.runs.train_run import estimate, train_run
 from regard.tasks.answering import AnsweringRun, AnsweringTask
 from regard.tasks.answering.data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task

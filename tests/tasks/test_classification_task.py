@@ -19,9 +19,9 @@ import regard
 from regard.data.batch import NO_LABEL
 from regard.data.labelled_text import labelled_from_lists, read_labelled
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
-from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
+from regard.runs.train_run import estimate
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
 from regard.tasks.classification.data import (
     hold_out_texts,

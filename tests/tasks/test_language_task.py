@@ -16,9 +16,9 @@ from regard.data.batch import EOS
 from regard.data.encoded_text import EncodedText, StreamBatches
 from regard.errors import ArgumentError, DataError
 from regard.evaluation import text_loss
-from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
+from regard.runs.train_run import estimate
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
 from regard.tasks.language import run as language_run
 from regard.tasks.language.data import read_texts

@@ -204,7 +204,7 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
 def _scores(study: Any) -> Any:
     """Return a table with the mean of each score of each compared run, and its deviation over the seeds."""
     from regard.evaluation.confidence import Interval
-    from regard.runs.seed_scores import FittedTable, mean_text
+    from regard.runs.run_facts import FittedTable, mean_text
     from regard.training.logs.live_table import metric_title
 
     rows = next(each.rows for each in study.tables if each.name == f"{RUNS}-summary")

@@ -21,7 +21,7 @@ from regard.data import hold_out, korean_english
 from regard.data.column_names import two_names
 from regard.data.fetch import SETS
 from regard.data.fetch import fetch as fetch_set
-from regard.data.korean.corpus import SPLITS, Example
+from regard.data.korean import SPLITS, Example
 from regard.data.line_io import advancing
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links

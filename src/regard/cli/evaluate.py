@@ -26,9 +26,9 @@ from regard.data.read_text import check_start
 from regard.data.table_formats import file_start
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_commands import ChosenRun, RunReport
+from regard.runs.run_facts import SeedsReport, evaluate_seeds
 from regard.runs.run_folder import config_of, is_run, seeds_of
 from regard.runs.run_task import RunTask, task_name
-from regard.runs.seed_scores import SeedsReport, evaluate_seeds
 from regard.tasks.file_checks import same_texts
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.training.command_options import option_parameters, several

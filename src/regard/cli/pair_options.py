@@ -14,7 +14,7 @@ from regard.cli.usage_errors import FORMATS
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
-from regard.data.pairs import LinePairs, PairStream, RowPairs
+from regard.data.pairs import PairStream
 from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
 from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header, sides_of_run
@@ -72,14 +72,14 @@ def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStre
     if source and target:
         check_standard_input(*source, *target)
         check_sides(source, target, None, encoding)
-        return LinePairs(source, target, encoding)
+        return PairStream.lines(source, target, encoding)
     data = config_of(run).get("data", {})
     if columns == DEFAULT_COLUMNS and tsv:
         columns = columns_of_header(tsv, data.get("columns"), encoding) or columns
     places, names = two_columns(columns), two_names("--fields", options["fields"])
     check_first_lines(tsv or (), places, encoding, sides_of_run(data))
     check_sides(None, None, tsv, encoding)
-    return RowPairs.read(tsv, options["jsonl"], places, names, encoding)
+    return PairStream.rows(tsv, options["jsonl"], places, names, encoding)
 
 
 def read_choices(assignments: list[str]) -> Choices:

@@ -18,8 +18,15 @@ from regard.cli.options import JSON, RUN, command
 from regard.cli.printing import facts_table, print_json, printable_console
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shell_word, shown
-from regard.runs.run_facts import RunFacts, facts_of
-from regard.runs.seed_scores import FittedTable, SeedFacts, mean_text, scores_table, seed_facts_of
+from regard.runs.run_facts import (
+    FittedTable,
+    RunFacts,
+    SeedFacts,
+    facts_of,
+    mean_text,
+    scores_table,
+    seed_facts_of,
+)
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
 
 ROWS = 12

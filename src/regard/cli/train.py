@@ -20,8 +20,8 @@ from regard.errors import DataError, message, printable, shell_word, shown
 from regard.training.command_options import LOGS, RUN, CommandOption, flag, several
 
 if TYPE_CHECKING:
-    from regard.runs.estimate import Estimate
     from regard.runs.run_task import RunTask
+    from regard.runs.train_run import Estimate
 
 TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
 """The settings in [data], and parameters of options, that name training files."""
@@ -91,9 +91,8 @@ def train(**options: Any) -> int:
 
 def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:
     """Train the run, or estimate the time with --dry-run; print what to do next; return the exit status."""
-    from regard.runs.estimate import estimate
     from regard.runs.prepare_run import Machine
-    from regard.runs.train_run import train_run
+    from regard.runs.train_run import estimate, train_run
     from regard.training.logs.log import import_logger
 
     machine = Machine(arguments["device"], arguments["threads"], jobs=None)
@@ -264,7 +263,7 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 
 def _print_estimate(run: Estimate) -> None:
     """Print the result of --dry-run: the data report, the settings, the model size and the estimated time."""
-    from regard.runs.estimate import duration_text
+    from regard.training.progress import duration_text
     from regard.training.settings import to_toml
 
     console = printable_console()

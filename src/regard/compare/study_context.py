@@ -40,7 +40,7 @@ from regard.files.untrusted import parse_json, read_limited
 from regard.models import MODELS, Model, build_model
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import made_folder
-from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
+from regard.runs.seed_runs import STOPPING, Training, TrainingProcesses
 from regard.select import Select, build_select
 from regard.tasks.task_table import load
 from regard.tasks.translation.settings import Data, TranslationSettings, ways_named

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from regard.data.read_text import (
+    Raw,
     blocks_of,
     check_likely_encoding,
     checked_path,
@@ -80,17 +81,15 @@ class Lines:
 
     def of(self, place: Place) -> Iterator[str]:
         """Yield the lines of one of the places."""
-        name, checked = place_name(place, self.option), self.encoding is not None
-        with reading(name), _opened(place) as file:
-            chunks = stream_chunks(name, file, self.encoding, at_once=True)
-            for raw in blocks_of(name, chunks, self.encoding):
-                for index, line in enumerate(raw.text.split("\n")):
-                    self.where = f"{name}, line {raw.first + index}"
-                    self.read += 1
-                    if not (checked or line.isascii()):
-                        checked = True
-                        check_likely_encoding(raw, index, self.where)
-                    yield line if raw.data else self._repaired(line)
+        checked = self.encoding is not None
+        for raw in place_blocks(place, self.encoding, self.option):
+            for index, line in enumerate(raw.text.split("\n")):
+                self.where = f"{raw.name}, line {raw.first + index}"
+                self.read += 1
+                if not (checked or line.isascii()):
+                    checked = True
+                    check_likely_encoding(raw, index, self.where)
+                yield line if raw.data else self._repaired(line)
 
     def _repaired(self, line: str) -> str:
         data = to_bytes(line)
@@ -109,6 +108,13 @@ class Lines:
 def place_name(place: Place, option: str = "--text") -> str:
     """Return where lines are read from, for messages: a file name, "standard input", or the option."""
     return option if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
+
+
+def place_blocks(place: Place, encoding: str | None, option: str = "--text") -> Iterator[Raw]:
+    """Yield the whole lines of a place in blocks, as they arrive. `encoding`: None is UTF-8."""
+    name = place_name(place, option)
+    with reading(name), _opened(place) as file:
+        yield from blocks_of(name, stream_chunks(name, file, encoding, at_once=True), encoding)
 
 
 def _opened(place: Place) -> AbstractContextManager[Any]:

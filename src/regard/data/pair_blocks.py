@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
+from regard.data.line_io import Place, place_blocks, place_name
 from regard.data.read_text import KINDS, SHORT, Choices, Marks, Raw, checked_path, read_blocks, to_bytes
 from regard.data.table_formats import Columns, Two, column_pairs, field_pairs, list_pairs
+from regard.data.text_encoding import other_encoding
 from regard.errors import printable, shown
 
 LONGEST_EXCERPT = 60
@@ -168,7 +170,7 @@ class Chunk(NamedTuple):
 class CountsDiffer(Exception):
     """Raised when two parallel files have different numbers of lines.
 
-    paths: the source path and the target path.
+    paths: the source path and the target path, or their names.
     shared: number of lines of the shorter file.
     longer: 0 if the source file is longer, 1 if the target file is longer.
     rest: the extra lines of the longer file, which have not been read yet.
@@ -177,7 +179,7 @@ class CountsDiffer(Exception):
 
     def __init__(
         self,
-        paths: tuple[Path, Path],
+        paths: tuple[Any, Any],
         shared: int,
         longer: int,
         rest: Iterator[Block],
@@ -203,7 +205,7 @@ class Origin:
     aligned: whether line n of a target file translates line n of its source file.
     """
 
-    parts: Sequence[tuple[Path, ...]]
+    parts: Sequence[tuple[Any, ...]]
     blocks: Callable[[tuple[Path, ...], Examiners], Blocks]
     encoding: str | None = None
     rows: int = 0
@@ -220,6 +222,20 @@ class Origin:
             return _aligned(left, right, (source, target), encoding)
 
         return cls(tuple(zip(sources, targets, strict=True)), blocks, encoding, aligned=True)
+
+    @classmethod
+    def streams(cls, sources: Sequence[Place], targets: Sequence[Place], encoding: str | None) -> Origin:
+        """Read parallel files, standard input ("-") or bytes, once, as their lines arrive."""
+
+        def blocks(part: tuple[Any, ...], examiners: Examiners) -> Blocks:
+            left, right = (
+                map(examiner, place_blocks(place, other_encoding(encoding)))
+                for examiner, place in zip(examiners, part, strict=True)
+            )
+            source, target = map(place_name, part)
+            return _aligned(left, right, (source, target), encoding)
+
+        return cls(tuple(zip(sources, targets, strict=True)), blocks, encoding)
 
     @classmethod
     def tables(cls, paths: Sequence[Path], columns: Columns, encoding: str | None) -> Origin:
@@ -271,7 +287,7 @@ def _examined(pairs: Iterator[Two], examiners: Examiners) -> Blocks:
 
 
 def _aligned(
-    source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path], encoding: str | None
+    source: Iterator[Block], target: Iterator[Block], paths: tuple[Any, Any], encoding: str | None
 ) -> Iterator[tuple[Block, Block]]:
     """Yield the blocks of two parallel files, cut so that each two blocks have the same number of lines.
 

@@ -23,15 +23,15 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.data_report import Report, inspect_pairs, odd_side, refusal
-from regard.data.line_io import Lines, advancing, place_name
-from regard.data.pair_blocks import CountsDiffer, Examiner, Origin, Stamp
+from regard.data.data_report import Report, inspect_pairs, refusal
+from regard.data.line_io import KEPT, Place, advancing, place_name
+from regard.data.pair_blocks import Chunk, CountsDiffer, Examiner, Origin, Stamp
 from regard.data.read_text import (
     KINDS,
     Choices,
@@ -476,108 +476,86 @@ KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
 
 
 @dataclass
-class LinePairs:
-    """Sentence pairs from parallel files, one sentence per line.
+class PairStream:
+    """Sentence pairs that are read once, during iteration, from files or standard input. All are kept.
 
-    sources: the source files. Each is a file name, "-" for standard input, or the text itself as bytes.
-    targets: the target files, as many as `sources`, in the same form.
-    encoding: the encoding of the files; None is UTF-8.
+    origin: the files and their format.
+    name: the names of all files, for messages: "a.ko, a.en".
     numbers: the line number, in its file, of each pair that was yielded. The caller removes them.
+    repaired: number of lines read so far that had invalid UTF-8.
+    invalid: the first lines with invalid bytes.
 
-    >>> list(LinePairs([b"a\\nb"], [b"x\\ny"]))
+    >>> list(PairStream.lines([b"a\\nb"], [b"x\\ny"]))
     [('a', 'x'), ('b', 'y')]
     """
 
-    sources: Sequence[str | bytes]
-    targets: Sequence[str | bytes]
-    encoding: str | None = None
-    numbers: deque[int] = field(default_factory=deque)
-    sides: list[Lines] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The names of all files, for messages: "a.ko, a.en"."""
-        return ", ".join(map(place_name, (*self.sources, *self.targets)))
-
-    @property
-    def repaired(self) -> int:
-        """Number of lines read so far that had invalid UTF-8."""
-        return sum(side.repaired for side in self.sides)
-
-    @property
-    def invalid(self) -> list[bytes]:
-        """The first lines with invalid bytes."""
-        return [line for side in self.sides for line in side.invalid]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        for places in zip(self.sources, self.targets, strict=True):
-            sides = Lines([places[0]], encoding=self.encoding), Lines([places[1]], encoding=self.encoding)
-            self.sides.extend(sides)
-            for number, (source, target) in enumerate(zip_longest(*sides)):
-                if source is None or target is None:
-                    short, long = map(place_name, places if source is None else reversed(places))
-                    problem = f"there is no line {number + 1}, but {long} has more than {number:,} lines"
-                    raise DataError(message(short, problem, expected="the same number of lines"))
-                self.numbers.append(number + 1)
-                yield source, target
-
-
-@dataclass
-class RowPairs:
-    """Sentence pairs from files with source and target on one line: tab-separated columns or JSON objects.
-
-    origin: the files and their format.
-    numbers: the line number, in its file, of each pair that was yielded. The caller removes them.
-    repaired: number of pairs read so far that had invalid UTF-8.
-    """
-
     origin: Origin
+    name: str
     numbers: deque[int] = field(default_factory=deque)
     repaired: int = 0
+    invalid: list[bytes] = field(default_factory=list)
 
     @classmethod
-    def read(
+    def lines(
+        cls, sources: Sequence[Place], targets: Sequence[Place], encoding: str | None = None
+    ) -> PairStream:
+        """Return the sentence pairs of parallel files, one sentence per line.
+
+        sources: the source files. Each is a file name, "-" for standard input, or the text itself as bytes.
+        targets: the target files, as many as `sources`, in the same form.
+        """
+        name = ", ".join(map(place_name, (*sources, *targets)))
+        return cls(Origin.streams(sources, targets, encoding), name)
+
+    @classmethod
+    def rows(
         cls,
         tsv: Sequence[str] | None,
         jsonl: Sequence[str] | None,
         columns: Columns = (1, 2),
         fields: tuple[str, str] = ("source", "target"),
         encoding: str | None = None,
-    ) -> RowPairs:
+    ) -> PairStream:
         """Return the sentence pairs of files with columns (TSV, CSV) or of records (JSON, Parquet).
 
         tsv: the files with columns; None or empty to read `jsonl`. See read_pairs() for the other arguments.
         """
         files = tuple(map(checked_path, tsv or jsonl or ()))
-        if tsv:
-            return cls(Origin.tables(files, columns, encoding))
-        return cls(Origin.records(files, fields, encoding))
-
-    @property
-    def name(self) -> str:
-        return ", ".join(shown(path) for (path,) in self.origin.parts)
+        read = Origin.tables(files, columns, encoding) if tsv else Origin.records(files, fields, encoding)
+        return cls(read, ", ".join(map(shown, files)))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         examiners = Examiner(KEEP_ALL, keyed=False), Examiner(KEEP_ALL, keyed=False)
-        for chunk in self.origin.chunks(examiners):
-            marks = chunk.marks(KEEP_ALL)
-            invalid = numpy.flatnonzero(marks & INVALID)
-            if invalid.size and not self.repaired and other_encoding(self.origin.encoding) is None:
-                block, line = odd_side(chunk, int(invalid[0]), INVALID), int(invalid[0])
-                check_likely_encoding(block.raw, block.index + line, block.place(line))
-            self.repaired += len(invalid)
-            refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
-            end = int(refused[0]) if refused.size else chunk.pairs
-            lines = zip(chunk.source.lines[:end], chunk.target.lines[:end], strict=True)
-            for number, pair in enumerate(lines, chunk.source.first):
-                self.numbers.append(number)
-                yield pair
-            if refused.size:
-                raise refusal(chunk, end, KEEP_ALL, int(marks[end]), choosable=False)
+        parts = (self.origin.blocks(part, examiners) for part in self.origin.parts)
+        try:
+            for source, target in chain.from_iterable(parts):
+                yield from self._kept(Chunk(source, target))
+        except CountsDiffer as difference:
+            long, short = difference.paths[difference.longer], difference.paths[1 - difference.longer]
+            count = difference.shared
+            problem = f"there is no line {count + 1}, but {long} has more than {count:,} lines"
+            raise DataError(message(short, problem, expected="the same number of lines")) from None
 
-
-PairStream = LinePairs | RowPairs
-"""Sentence pairs that are read once, during iteration, from files or standard input. All are kept."""
+    def _kept(self, chunk: Chunk) -> Iterator[tuple[str, str]]:
+        marks = chunk.marks(KEEP_ALL)
+        invalid = {
+            block.place(line): (block.raw, block.index + line)
+            for block in chunk.sides
+            for line in numpy.flatnonzero(block.marks & INVALID).tolist()
+        }
+        for place, (raw, index) in islice(invalid.items(), KEPT - len(self.invalid)):
+            if not self.invalid and other_encoding(self.origin.encoding) is None:
+                check_likely_encoding(raw, index, place)
+            self.invalid.append(raw.line(index))
+        self.repaired += len(invalid)
+        refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
+        end = int(refused[0]) if refused.size else chunk.pairs
+        lines = zip(chunk.source.lines[:end], chunk.target.lines[:end], strict=True)
+        for number, pair in enumerate(lines, chunk.source.first):
+            self.numbers.append(number)
+            yield pair
+        if refused.size:
+            raise refusal(chunk, end, KEEP_ALL, int(marks[end]), choosable=False)
 
 
 def in_batches(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[list[str], list[str]]]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import nn
-from torch.nn.functional import pad
 
-from regard.data.batch import BOS, EOS, PAD, Batch
+from regard.data.batch import Batch
 from regard.fast.captured.graphs import capture_chosen
 from regard.models.bahdanau import Bahdanau
 from regard.models.captioner import Captioner
@@ -149,13 +148,4 @@ class Shapes:
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
         rows = next((each for each in self._counts(length) if each >= len(batch)), len(batch))
-        more = rows - len(batch)
-        grown = batch.add_rows(more)
-        source = pad(grown.source, (0, length - grown.source.shape[1]), value=PAD)
-        target = pad(grown.target, (0, length + 1 - grown.target.shape[1]), value=PAD)
-        if more:
-            # An empty row: the source is only EOS, and the target has no label.
-            source[-more:, 0] = EOS
-            target[-more:, 0] = BOS
-            grown.source_lengths[-more:] = 1
-        return replace(grown, source=source, target=target)
+        return batch.padded_to(rows, length, length)

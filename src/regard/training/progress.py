@@ -564,3 +564,14 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
     tenth = None if at.total is None else max(-(-at.total // EVALUATIONS), 1)
     every = at.every or settings.evaluate_every or tenth
     return bool(every and at.step and at.step % every == 0)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, as text.
+
+    >>> duration_text(1), duration_text(150), duration_text(9000)
+    ('1 second', '2 minutes', '2.5 hours')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} second{'s' * (f'{seconds:.0f}' != '1')}"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from regard.data.korean import grammar
-from regard.data.korean.corpus import (
+from regard.data.korean import (
     SPLITS,
     Example,
     KoreanEnglish,
+    grammar,
     korean_english,
     linked,
     tenth,

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from regard.data.korean import grammar
-from regard.data.korean.corpus import Example, linked
+from regard.data.korean import Example, grammar, linked
 from regard.data.korean.grammar import Dice, Phrase
 
 SENTENCES = Path(__file__).with_name("sentences.txt")

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import Lines, Notes, advancing, check_standard_input, place_name, say, tell, writing
-from regard.data.pairs import RowPairs, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.decoding.alignment_units import check_units, count_units
 from regard.decoding.search_options import describe_search, search_of
 from regard.decoding.unknown_words import UnknownWords
@@ -39,9 +39,9 @@ from regard.evaluation.faithfulness import attribute_words
 from regard.files.untrusted import strict
 from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun, RunReport
+from regard.runs.run_facts import FittedTable
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
-from regard.runs.seed_scores import FittedTable
 from regard.tasks.file_checks import SIDES, check_first_lines, check_sides, columns_of_header, sides_of_run
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
@@ -330,7 +330,7 @@ def _references(run: ChosenRun | None, options: Mapping[str, Any]) -> References
         places = two_columns(columns or "1,2")
         check_first_lines(tsv or (), places, encoding, sides)
         fields = two_names("--fields", options["fields"] or "source,target")
-        pairs = RowPairs.read(tsv, options["jsonl"], places, fields, encoding)
+        pairs = PairStream.rows(tsv, options["jsonl"], places, fields, encoding)
         both = list(pairs)
         tell(Notes(), pairs)
         sources, references = [each for each, _ in both], [[each for _, each in both]]
