@@ -8,6 +8,7 @@ import pytest
 
 from regard.cli.train_settings import settings_of
 from regard.errors import ArgumentError
+from regard.tasks.captioning.settings import CaptioningSettings, ImageData
 from regard.tasks.file_options import evaluated_files, train_files
 from regard.tasks.task_table import find_task
 
@@ -38,6 +39,14 @@ def test_two_kinds_of_test_files_are_refused():
         evaluated_files({"test_file": ["a"], "tsv": ["b"], "jsonl": None}, None)
 
 
-def test_captioning_has_no_columns():
+@pytest.mark.parametrize("columns", ["1,2", "image", "image,"])
+def test_columns_of_captions_are_names(columns: str):
     with pytest.raises(ArgumentError, match="--columns"):
-        settings_of({"tsv": ["a.tsv"], "columns": "1,2"}, find_task("captioning"))
+        settings_of({"tsv": ["a.tsv"], "columns": columns}, find_task("captioning"))
+
+
+def test_columns_of_captions_are_a_setting():
+    names, data = CaptioningSettings.data_options({"tsv": ["a.csv"], "columns": "file, text"})
+    assert "columns" in names and data["columns"] == ["file", "text"]
+    assert ImageData(**data).columns == ["file", "text"]
+    assert "columns" not in CaptioningSettings.data_options({"tsv": ["a.csv"], "columns": None})[1]

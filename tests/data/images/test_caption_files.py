@@ -111,8 +111,16 @@ def test_the_layout_of_flickr8k_with_header_and_splits(folder: Path):
 
 def test_a_header_with_other_names_is_an_error(folder: Path):
     path = write(folder / "a.csv", "File;Description\na.jpg;A dog runs .\nb.png;Two birds .\n")
-    with pytest.raises(DataError, match=r"a\.csv, line 1(.|\n)*header(.|\n)*image and caption"):
+    with pytest.raises(DataError, match=r"a\.csv, line 1(.|\n)*header(.|\n)*columns="):
         read_captions(path)
+    with pytest.raises(DataError, match=r"a\.csv, line 1(.|\n)*File, Description"):
+        read_captions(path, columns=("File", "Text"))
+    assert captions_of(read_captions(path, columns=("File", "Description"))) == {
+        "a.jpg": ("A dog runs .",),
+        "b.png": ("Two birds .",),
+    }
+    usual = write(folder / "b.csv", "image,caption\na.jpg,A dog runs .\n")  # has the usual names
+    assert read_captions(usual, columns=("File", "Description")).names == ("a.jpg",)
 
 
 def test_images_in_folders_inside_the_folder(folder: Path):

@@ -70,11 +70,14 @@ class CaptionEntry(NamedTuple):
     complete: bool = True
 
 
-def caption_entries(path: Path, format: str | None, encoding: str | None = None) -> Iterator[CaptionEntry]:
+def caption_entries(
+    path: Path, format: str | None, encoding: str | None = None, columns: Sequence[str] | None = None
+) -> Iterator[CaptionEntry]:
     """Return the entries of a caption file: images, each with some of its captions.
 
     format: a key of FORMATS. None: it is detected from the file name and, for .json, from the content.
     encoding: the encoding of a TSV or JSON lines file; None is UTF-8. JSON is always UTF-8.
+    columns: see read_captions().
     """
     if format is not None and format not in FORMATS:
         raise UnknownName("format of captions", format, FORMATS)
@@ -86,7 +89,7 @@ def caption_entries(path: Path, format: str | None, encoding: str | None = None)
         expected = ".tsv, .csv, .txt, .jsonl or .json"
         raise ArgumentError(message(shown(path), problem, expected=expected, hint=hint))
     if kind in ("tsv", "jsonl"):
-        return (tabbed if kind == "tsv" else json_lines)(path, encoding)
+        return tabbed(path, encoding, columns) if kind == "tsv" else json_lines(path, encoding)
     content = _json(path)
     is_coco = kind == "coco" or (kind == ".json" and "annotations" in content)
     return (coco if is_coco else karpathy)(content, shown(path))
@@ -105,7 +108,9 @@ NAMES = ("image", "caption", "split", "id")
 """The beginnings of the first cell of a header line."""
 
 
-def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
+def tabbed(
+    path: Path, encoding: str | None = None, columns: Sequence[str] | None = None
+) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
     A file whose name ends with .csv is a CSV file with the same columns. So is a file whose first line begins
@@ -116,6 +121,8 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     In a file with a header, the images are in the column "image", the captions in the columns whose names
     begin with "caption", and the column "split" is the split of the image. An image may have several lines if
     each line has one caption.
+
+    columns: the names of the columns of image and captions in the header, if they have other names.
     """
     header: list[str] | None = None
     csv = is_csv(path) or next(read_lines(path, encoding), "").lower().startswith("image,")
@@ -123,6 +130,14 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
         cells = [valid_cell(cell, shown(path), row.number, encoding) for cell in row.value]
         place = f"{shown(path)}, line {row.number}"
         names = [cell.strip().lower() for cell in cells]
+        if row.number == 1 and columns and "image" not in names:
+            exact = [cell.strip() for cell in cells]
+            if not {*columns} <= {*exact}:
+                problem = f"the columns are {', '.join(exact)}"
+                raise DataError(message(place, printable(problem)[:300], expected=" and ".join(columns)))
+            own = {columns[0]: "image", **dict.fromkeys(columns[1:], "caption")}
+            header = [own.get(name, "split" if name == "split" else "") for name in exact]
+            continue
         if row.number == 1 and (names[0] == "image" or ("image" in names and names[0].startswith(NAMES))):
             header = names
             if not any(name.startswith("caption") for name in header):
@@ -283,6 +298,7 @@ without words or a missing image. "skip" drops this caption or image and counts 
 
 
 MISSING = Setting("read_captions", "missing", "skip")
+COLUMNS = Setting("read_captions", "columns", "IMAGE,CAPTION")
 
 
 class CaptionedImage(NamedTuple):
@@ -373,6 +389,7 @@ def read_captions(
     empty: str = "error",
     missing: str = "error",
     encoding: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> CaptionedImages:
     """Read the captions of images from one or more caption files.
 
@@ -386,6 +403,8 @@ def read_captions(
     missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" drops the
         image.
     encoding: the encoding of TSV and JSON lines files, such as "cp949"; None is UTF-8.
+    columns: the columns of image and captions in a TSV or CSV file, by their names in the header line.
+        Default: "image", and those whose names begin with "caption".
 
     Raises DataError in these cases: an entry is malformed; an image or an id occurs twice; an image name is
     outside the folder, such as ../a.jpg; or no image is left. The error names the file, and the line or image
@@ -407,7 +426,9 @@ def read_captions(
     entries: dict[str, CaptionEntry] = {}  # the first entry of each image
     captions: dict[str, list[str]] = {}
     skipped = 0
-    for entry in itertools.chain.from_iterable(caption_entries(path, format, encoding) for path in files):
+    for entry in itertools.chain.from_iterable(
+        caption_entries(path, format, encoding, columns) for path in files
+    ):
         name = _checked_name(entry)
         _check_entry(entry, entries.setdefault(name, entry), printable(name)[:200])
         texts = captions.setdefault(name, [])
@@ -505,8 +526,8 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
         name, place = images.names[absent[0]], images.places[absent[0]]
         if place.endswith(", line 1") and not os.path.splitext(name)[1] and len(absent) < len(images):
             problem = f"the line looks like a header: there is no image file {shown(images.folder / name)}"
-            hint = "name the columns image and caption in this line, or remove the line"
-            raise DataError(message(place, problem, hint=hint))
+            chosen = ("name the columns of image and caption: ", COLUMNS, "; or remove the line")
+            raise DataError(message(place, problem, hint=chosen))
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
         problem = f"there is no image file {shown(images.folder / name)}{more}"
         advice = ("check the folder, or skip such images with ", MISSING)

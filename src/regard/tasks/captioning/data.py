@@ -156,6 +156,7 @@ def _read(
         empty=data.empty,
         missing=data.missing,
         encoding=data.encoding,
+        columns=data.columns,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import FILE_FORMATS, TOKENS, train_files
 from regard.training.command_options import CommandOption
@@ -39,6 +40,8 @@ class ImageData(Section):
     valid_images: a list with the folder of the images of valid_file. Default: the folder in `images`.
     format: "tsv", "jsonl", "coco" or "karpathy". By default, the format is detected from the file.
     encoding: the encoding of TSV and JSON lines files, such as "cp949". Default: UTF-8.
+    columns: the columns of image and captions in TSV and CSV files: names in the header line. Default:
+        "image", and those whose names begin with "caption".
     split: names of the splits to train on, if the caption file has splits. Default: "train".
     valid_split: names of the splits to validate on. Default: the first of "val", "valid", "validation" and
         "dev" that occurs in the caption file.
@@ -73,6 +76,7 @@ class ImageData(Section):
     ] = None
     valid_images: list[str] | None = None
     format: Literal["tsv", "jsonl", "coco", "karpathy"] | None = None
+    columns: Annotated[list[str], Field(min_length=2)] | None = None
     split: Splits | None = None
     valid_split: Splits | None = None
     held_out: Whole | None = None
@@ -191,7 +195,13 @@ class CaptioningSettings(RunSettings):
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        return (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS)), train_files(options)
+        data = train_files(options)
+        if options.get("columns") is not None:
+            data["columns"] = names = [name.strip() for name in options["columns"].split(",")]
+            if len(names) < 2 or not all(names) or all(map(str.isdecimal, names)):
+                problem, expected = repr(options["columns"]), "names of the header line: image,caption"
+                raise ArgumentError(message("--columns", problem, expected=expected))
+        return (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS), "columns"), data
 
     def describe_quality(self, scores: Mapping[str, float], corpus: Any = None) -> str:
         return "" if corpus is None else "".join(corpus.split.few_images)

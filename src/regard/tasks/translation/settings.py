@@ -92,7 +92,7 @@ class Data(Section):
             "--columns",
             "The columns of --tsv: numbers (the first column is 1) or names from the header line. "
             "Translation: source,target. Classification: label,text or, for pairs of texts, "
-            "label,text,second.",
+            "label,text,second. Captioning: image,caption (names).",
             "A,B",
             shown_default="1,2",
             parse=lambda text: [*two_columns(text)],
