@@ -38,12 +38,11 @@ from benchmarks.recipe_runs import (
     train_job,
 )
 from regard.data.tape_tasks import TapeTask, build_tape_task
-from regard.evaluation.sequence_bits import sequence_bits
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.run_folder import failures_of
 from regard.tasks.algorithms.data import SequenceSource, generator_of, named_sizes
-from regard.tasks.algorithms.task import size_scores
+from regard.tasks.algorithms.task import sequence_bits, size_scores
 from regard.training.progress import Progress
 from regard.training.settings import merged
 

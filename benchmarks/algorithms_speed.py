@@ -14,11 +14,11 @@ from torch.nn import functional
 from benchmarks.measure import environment
 from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import build_tape_task
-from regard.evaluation.sequence_bits import answer_loss
 from regard.fast.captured.graphs import new_pool, recorded
 from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.devices import choose_device
+from regard.tasks.algorithms.task import answer_loss
 
 __all__ = ["HeadModules", "speed_table"]
 

@@ -38,8 +38,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import failures_of
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
-from regard.tasks.answering.data import read_story_split
-from regard.tasks.answering.task import AnsweringRun
+from regard.tasks.answering.task import AnsweringRun, read_story_split
 from regard.training.settings import merged, override
 
 __all__ = ["RECIPES", "StoryJob", "best_seed", "jobs_of", "measure", "table"]

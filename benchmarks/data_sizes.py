@@ -143,7 +143,7 @@ def train(
     from regard.evaluation import bleu, chrf
     from regard.tasks.translation import load_translator
     from regard.tasks.translation.data import Data, read_split
-    from regard.tasks.translation.expected_quality import unseen_share
+    from regard.tasks.translation.settings import unseen_share
 
     with TemporaryDirectory() as scratch:
         folder, run = Path(scratch), Path(scratch) / "run"

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.report import number
-from regard.viewing.pictures.canvas import Canvas
-from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, WHITE, width_of
+from regard.viewing.pictures.canvas import DARK, FAINT, LINK, QUIET, WHITE, Canvas, width_of
 from regard.viewing.pictures.svg_writer import svg_of
 
 __all__ = ["Plot", "plot_of"]

@@ -6,8 +6,8 @@ import pytest
 
 from regard.cli import _warning_text
 from regard.errors import RegardWarning
-from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
+from regard.tasks.language.task import read_texts
 from regard.tasks.task_table import find_task
 from tests.facts import facts, mentions
 

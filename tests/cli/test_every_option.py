@@ -603,7 +603,7 @@ must differ from that of the usual line), two lines whose results must differ, o
 name."""
 
 BATCHES = (
-    "regard.decoding.line_decoder._batches",
+    "regard.decoding.translator._batches",
     "regard.evaluation.text_classifier.batches_by_length",
 )
 """Functions that divide sentences into batches. The batches of every command are recorded."""

@@ -21,7 +21,7 @@ from regard.fast.search.search_loop import EarlyEnds
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
-from regard.tasks.language.text_stream import StopCheck
+from regard.tasks.language.run import StopCheck
 from tests.facts import commands, mentions
 
 LINES = ("I learned CS", "you learned music", "I learned CS and math", "you saw a film")

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.printing import json_text, printable_console
+from regard.evaluation.classifier_erasure import WordEffect, WordEffects
 from regard.evaluation.text_classifier import Classification, ReadText
-from regard.evaluation.word_effects import WordEffect, WordEffects
 from regard.runs.run_commands import ViewOptions
 from regard.tasks.classification.task import ClassificationView
 from tests.reading import PACKAGE, nodes

@@ -11,8 +11,8 @@ from rich.console import Console
 
 import regard
 from regard.data.encoded_text import encode_text
+from regard.evaluation.classifier_erasure import WordEffect, WordEffects, hide_each_word
 from regard.evaluation.text_classifier import Classification, ReadText, TextClassifier
-from regard.evaluation.word_effects import WordEffect, WordEffects, hide_each_word
 from regard.runs.run_commands import ChosenRun, ViewOptions, report_changed_data
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask

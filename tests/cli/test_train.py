@@ -14,7 +14,8 @@ from regard.cli.train import _sizes, train
 from regard.cli.train_settings import train_options
 from regard.errors import RegardWarning
 from regard.runs.run_folder import config_of
-from regard.tasks.translation import TranslationTask, expected_quality, plan
+from regard.tasks.translation import TranslationTask, plan
+from regard.tasks.translation import settings as expected_quality
 from regard.tasks.translation.data import check_header_lines
 from regard.tasks.translation.settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from regard.compare.hard_study import _length_classes, _noise_statistics, stored_baseline
-from regard.compare.length_bins import SentenceSet
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores
 from regard.compare.study import Run, Variant
+from regard.compare.study_context import SentenceSet
 from regard.data.batch import Batch
 from regard.models import build_model
 from regard.runs.run_folder import write_config

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare.length_bins import SentenceSet, choose_bins
 from regard.compare.study import Variant
 from regard.compare.study_context import (
     COMPARED,
+    SentenceSet,
     StudyContext,
+    choose_bins,
     model_options,
 )
 from regard.errors import ArgumentError, DataError, UnknownName

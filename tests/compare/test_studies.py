@@ -11,11 +11,10 @@ import pytest
 
 from regard.compare import comparison
 from regard.compare.comparison import QUICK_STUDIES, STUDIES
-from regard.compare.figures import missing_characters, png_of_figure, svg_of_figure
-from regard.compare.length_bins import SentenceSet
+from regard.compare.comparison_page import missing_characters, png_of_figure, svg_of_figure
 from regard.compare.score_study import saturation
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, Run, Series, Study, Variant
-from regard.compare.study_context import StudyContext
+from regard.compare.study_context import SentenceSet, StudyContext
 from regard.errors import DataError
 from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare.length_bins import SentenceSet
 from regard.compare.length_study import LENGTH
 from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, StudyResult, differences
-from regard.compare.study_context import StudyContext
+from regard.compare.study_context import SentenceSet, StudyContext
 from tests.facts import mentions
 
 BINS = ("2-5", "6-9", "25-34", "35-44")

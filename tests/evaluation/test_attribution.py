@@ -20,10 +20,9 @@ from regard.decoding import Translator
 from regard.errors import ArgumentError, UnknownName
 from regard.evaluation import TextClassifier, attribution
 from regard.evaluation.attribution import Attribution, InputVectors, attribute, mean_correlations
-from regard.evaluation.classifier_erasure import attribute_label
+from regard.evaluation.classifier_erasure import attribute_label, hide_each_word
 from regard.evaluation.erasure import Trial
 from regard.evaluation.faithfulness import Pair, attribute_words, saliencies, word_scores
-from regard.evaluation.word_effects import hide_each_word
 from regard.layers.tape_heads import READ_SITE
 from regard.models import build_model
 from regard.named_models.classifiers import build_classifier

@@ -7,8 +7,7 @@ import pytest
 
 from regard.data.shapes import shapes, word_regions
 from regard.evaluation.bleu import bleu
-from regard.evaluation.caption_metrics import CiderD
-from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
+from regard.evaluation.caption_metrics import CiderD, caption_scores, exact_captions, pointing
 
 
 def test_scores_with_different_numbers_of_references():

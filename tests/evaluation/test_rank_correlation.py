@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from regard.evaluation.rank_correlation import jensen_shannon, kendall, spearman
+from regard.evaluation.agreement import jensen_shannon, kendall, spearman
 
 
 def test_kendall_equals_hand_computations():

@@ -11,11 +11,11 @@ from torch.nn import functional
 import regard
 from regard.data.batch import TapeBatch
 from regard.errors import ArgumentError, UnknownName
-from regard.evaluation.sequence_bits import answer_loss
 from regard.layers.tape_heads import shifted
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import SEQUENCE_MODELS, build_sequence_model
 from regard.sites import declared_sites
+from regard.tasks.algorithms.task import answer_loss
 
 SITES = ["tape.content", "tape.read", "tape.write"]
 

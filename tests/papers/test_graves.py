@@ -9,9 +9,9 @@ import torch
 
 import regard
 from regard.data.tape_tasks import build_tape_task
-from regard.evaluation.sequence_bits import sequence_bits
 from regard.layers.tape_heads import HeadLayout, HeadParts, Tape
 from regard.models.turing_machine import NeuralTuringMachine
+from regard.tasks.algorithms.task import sequence_bits
 
 MEMORY = [[3.0, 4.0], [1.0, 0.0], [-0.5, 0.5], [0.0, 0.0]]
 KEY, BETA = [1.0, 1.0], 2.0

@@ -29,8 +29,8 @@ from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, beam, gr
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import ROOM
-from regard.decoding.line_decoder import tokens_per_batch
 from regard.decoding.sampling import sample_search
+from regard.decoding.translator import tokens_per_batch
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build, override
 from tests.decoding.toys import Table

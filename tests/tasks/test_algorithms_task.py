@@ -16,13 +16,13 @@ from rich.console import Console
 
 import regard
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
-from regard.evaluation.sequence_bits import sequence_bits
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
 from regard.tasks.algorithms import AlgorithmsRun, AlgorithmsTask
 from regard.tasks.algorithms.data import SequenceSource
 from regard.tasks.algorithms.settings import AlgorithmsData
+from regard.tasks.algorithms.task import sequence_bits
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.facts import facts
 

@@ -14,12 +14,12 @@ from rich.console import Console
 import regard
 from regard.data.story_text import read_stories
 from regard.errors import ArgumentError, DataError, UnknownName
-from regard.evaluation.story_answerer import EMPTY_SENTENCES, NO_FURTHER_FACT
+from regard.evaluation.story_answerer import EMPTY_SENTENCES, NO_FURTHER_FACT, StoryErasure
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import estimate, train_run
 from regard.tasks.answering import AnsweringRun, AnsweringTask
-from regard.tasks.answering.data import hold_out_stories, load_words
+from regard.tasks.answering.task import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.facts import facts
@@ -269,3 +269,7 @@ def test_damaged_vocabulary_is_an_error(run: Path, tmp_path: Path):
         path.write_bytes(content)
         with pytest.raises(DataError, match=facts(path)):
             load_words(tmp_path)
+
+
+def test_equal_effects_are_not_better_than_those_of_a_random_sentence():
+    assert StoryErasure((1.0, 2.0), (1.0, 0.5)).better == 0.5

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.tasks.captioning import CaptioningTask, data
-from regard.tasks.captioning.data import DeviceImages
+from regard.tasks.captioning import CaptioningTask
+from regard.tasks.captioning import task as data
+from regard.tasks.captioning.task import DeviceImages
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
 from tests.tasks.test_captioning_task import HARD, REINFORCE, files, made, of_files, small

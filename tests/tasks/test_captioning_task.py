@@ -31,8 +31,8 @@ from regard.tasks.captioning import (
     settings,
     task,
 )
-from regard.tasks.captioning.data import FeatureCache, read_caption_split, read_shapes
 from regard.tasks.captioning.settings import CaptioningSettings, ImageData
+from regard.tasks.captioning.task import FeatureCache, read_caption_split, read_shapes
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
@@ -451,3 +451,10 @@ def test_result_is_json(trained: Path):
     run = regard.load(trained, device="cpu", max_length=3)
     record = run.caption(shapes("test", 1).images([0])[0]).to_dict()
     assert json.loads(json.dumps(record)) == record
+
+
+def test_features_of_all_images_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    counts = list[int]()
+    monkeypatch.setattr(task, "features_fit", lambda encoder, images, size: counts.append(images))
+    split = made(small(), tmp_path / "run").corpus.split
+    assert counts == [len(split.train) + len(split.valid)]

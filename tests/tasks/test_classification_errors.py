@@ -9,7 +9,7 @@ import pytest
 
 from regard.errors import DataError, RegardError
 from regard.tasks.classification import ClassificationSettings
-from regard.tasks.classification.data import (
+from regard.tasks.classification.task import (
     check_header_lines,
     read_labelled_split,
 )

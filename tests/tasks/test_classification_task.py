@@ -23,7 +23,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
 from regard.runs.train_run import estimate
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
-from regard.tasks.classification.data import (
+from regard.tasks.classification.task import (
     hold_out_texts,
     read_labelled_split,
 )

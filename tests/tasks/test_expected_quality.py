@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from regard.data import korean_english, pairs_from_lists
-from regard.tasks.translation import expected_quality
+from regard.tasks.translation import settings as expected_quality
 from regard.tasks.translation.data import Split
-from regard.tasks.translation.expected_quality import (
+from regard.tasks.translation.settings import (
     FEW_PAIRS,
     MEASURED,
     NARROW,
     POOR,
+    TranslationSettings,
     describe_quality,
     note_few_pairs,
     unseen_share,
 )
-from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/2026-11-19-data-sizes.json"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.tasks.language import LanguageSettings, LanguageTask
-from regard.tasks.language.data import read_texts
+from regard.tasks.language.task import read_texts
 from regard.training import length_buckets
 from regard.training.settings import build
 from regard.training.task import Capture

@@ -21,9 +21,8 @@ from regard.runs.run_folder import config_of
 from regard.runs.train_run import estimate
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
 from regard.tasks.language import run as language_run
-from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
-from regard.tasks.language.task import choose, with_batches
+from regard.tasks.language.task import choose, read_texts, with_batches
 from regard.training.distributed import Processes
 from regard.training.settings import merged
 from tests.facts import facts, mentions

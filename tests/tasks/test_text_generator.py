@@ -22,8 +22,8 @@ from regard.models import LanguageModel, State, build_language_model
 from regard.runs.run_task import StoredRun
 from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings
 from regard.tasks.language import run as language_run
+from regard.tasks.language.run import TextStream, continuation
 from regard.tasks.language.settings import TextData
-from regard.tasks.language.text_stream import TextStream, continuation
 from regard.viewing import Seen, picture
 from tests.facts import facts
 

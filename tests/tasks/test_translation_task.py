@@ -14,7 +14,8 @@ from rich.console import Console
 from regard.data.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
 from regard.models import build_model
-from regard.tasks.split import spread_by_length
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.tasks.corpus import spread_by_length
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.tasks.translation.alignment import guided_site
 from regard.tasks.translation.data import read_split
@@ -307,3 +308,10 @@ def test_pairs_with_few_distinct_targets_can_be_held_out(tmp_path: Path):
     split = read_split(Data(**labels(tmp_path, 5)))
     assert (len(split.train), len(split.valid)) == (285, 15)
     assert mentions(str(split.notes[-1]), "5 distinct", "--task")
+
+
+def test_view_measures_the_attention_of_a_translation(finished: Path):
+    values = {"text": "나는 고양이를 봤다", "target": "I saw a cat", "greedy": True, "beam_size": None}
+    values |= {"length_penalty": None, "max_length": None}
+    viewed = TranslationTask.view_run(ChosenRun(finished, device="cpu"), values, ViewOptions())
+    assert sum("log-probability" in note for note in viewed.seen.notes) == 1

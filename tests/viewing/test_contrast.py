@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from regard import viewing
-from regard.viewing.pictures.colors import DARK, WHITE, contrast, shade, text_color_on
+from regard.viewing.pictures.canvas import DARK, WHITE, contrast, shade, text_color_on
 
 LEAST = 4.0
 

@@ -26,12 +26,12 @@ from regard.viewing.image_attention import (
     UNIFORM,
     WIDEST,
     WORDS,
+    CellGrid,
     TerminalImage,
     panel_size,
     resized,
     shaded_image,
 )
-from regard.viewing.image_cells import CellGrid
 from regard.viewing.pictures.canvas import Raster, Words
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from regard.errors import ArgumentError
-from regard.viewing.image_cells import CellGrid, upsampled
+from regard.viewing.image_attention import CellGrid, upsampled
 
 GRIDS = [(1, 1, 1, 1), (8, 8, 64, 64), (14, 14, 224, 224), (3, 5, 17, 63), (7, 2, 100, 3), (16, 16, 17, 16)]
 

@@ -21,8 +21,7 @@ import regard
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.viewing import VIEWS, Seen, Site, explore, matrix, picture, to_svg
 from regard.viewing.pictures import picture_files
-from regard.viewing.pictures.canvas import wrapped
-from regard.viewing.pictures.colors import width_of
+from regard.viewing.pictures.canvas import width_of, wrapped
 from regard.viewing.pictures.view_selection import place_of, rows_of
 from tests.browser.sentences import sentence
 from tests.facts import facts, mentions

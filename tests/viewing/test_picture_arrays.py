@@ -29,8 +29,7 @@ from regard.viewing import (
     tape,
     to_svg,
 )
-from regard.viewing.pictures.canvas import Box, Curve, Raster, Words
-from regard.viewing.pictures.colors import DARK, shade, shades, width_of
+from regard.viewing.pictures.canvas import DARK, Box, Curve, Raster, Words, shade, shades, width_of
 from regard.viewing.pooled_attention import largest
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -283,7 +282,7 @@ def test_image_in_svg_is_a_png_of_its_pixels():
 def test_estimated_text_width_is_large_enough():
     from matplotlib.font_manager import get_font
 
-    from regard.viewing.pictures.fonts import written
+    from regard.viewing.pictures.matplotlib_writer import written
 
     for text in ("interesting", "WWW mmm", "고양이로소이다", "the quick brown fox", "1,234.56", "</s>"):
         text_runs = written(text)

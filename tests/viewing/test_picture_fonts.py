@@ -10,7 +10,7 @@ import pytest
 from regard.errors import ArgumentError
 from regard.files.requirements import install_command
 from regard.viewing import matrix, picture
-from regard.viewing.pictures import fonts
+from regard.viewing.pictures import matplotlib_writer as fonts
 from tests.viewing.random_attention import pixels, transformer
 
 

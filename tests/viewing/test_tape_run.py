@@ -10,6 +10,7 @@ import pytest
 
 from regard.errors import ArgumentError
 from regard.viewing import tape_run as tape_runs
+from regard.viewing.pictures.canvas import Words
 from regard.viewing.result import Result
 from regard.viewing.tape_run import TapeRun
 
@@ -87,3 +88,11 @@ def test_contents_that_were_not_recorded():
         tape_run(memory=None).slot_picture()
     with pytest.raises(ArgumentError, match="0 to 39"):
         tape_run().slot_picture(40)
+
+
+def test_a_frame_of_the_animation_names_the_answer_of_a_scored_step_only():
+    texts = [
+        " ".join(mark.text for mark in frame.marks if isinstance(mark, Words))
+        for frame in tape_run().animation().frames
+    ]
+    assert ["answers 11" in text for text in texts] == [step > 2 for step in range(STEPS)]

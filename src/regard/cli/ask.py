@@ -15,7 +15,7 @@ from regard.data.story_text import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.story_answerer import StoryAnswer
-from regard.tasks.answering.data import questions_of_files, read_story
+from regard.tasks.answering.task import questions_of_files, read_story
 from regard.training.command_options import CommandOption, flag, several
 
 

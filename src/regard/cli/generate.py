@@ -20,7 +20,7 @@ from regard.decoding import Beam, Search
 from regard.errors import ArgumentError, message
 from regard.sites import declared_sites
 from regard.tasks.language import GeneratedText, LanguageRun
-from regard.tasks.language.text_stream import check_stop
+from regard.tasks.language.run import check_stop
 from regard.training.command_options import CommandOption, several
 from regard.training.interrupts import EXIT_STATUS, interruptible
 

@@ -36,7 +36,7 @@ from regard.compare.study_context import (
     random_batch,
 )
 from regard.data.batch import Batch
-from regard.evaluation.rank_correlation import spearman
+from regard.evaluation.agreement import spearman
 from regard.fast.recurrent.recurrent import LOOPS
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import Recurrent

@@ -7,7 +7,6 @@ import statistics
 
 from torch import Tensor
 
-from regard.compare.length_bins import SentenceSet
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, weight_entropy
 from regard.compare.study import (
     Claim,
@@ -18,7 +17,7 @@ from regard.compare.study import (
     Variant,
     seeds_text,
 )
-from regard.compare.study_context import StudyContext
+from regard.compare.study_context import SentenceSet, StudyContext
 from regard.data import korean_english
 from regard.evaluation import Links, score_links
 from regard.runs.run_folder import config_of

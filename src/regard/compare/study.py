@@ -158,7 +158,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as data; regard.compare.figures draws it.
+    """A figure as data; regard.compare.comparison_page draws it.
 
     name: the name of the image files, without their ending.
     caption: a sentence that says what was measured, on what, and over how many seeds.

@@ -11,6 +11,7 @@ from regard.lazy_package import import_lazily
 if TYPE_CHECKING:
     from regard.evaluation.agreement import Agreement, agreement
     from regard.evaluation.alignment_error_rate import (
+        SYMMETRISATIONS,
         AlignmentScore,
         Links,
         parse_links,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         rank_by_links,
         read_links,
         score_links,
+        symmetrise,
     )
     from regard.evaluation.bleu import Score, bleu, chrf, evaluate_corpus, exact_match, moses_bleu, ter
     from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words, cider_d
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from regard.evaluation.erasure import Effect
     from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
     from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
-    from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
     from regard.evaluation.text_classifier import Classification, ReadText, TextClassifier
 else:
     import_lazily(__name__)

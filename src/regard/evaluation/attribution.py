@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import UNK
 from regard.errors import ArgumentError, UnknownName, message
-from regard.evaluation.rank_correlation import spearman
+from regard.evaluation.agreement import spearman
 from regard.torch_modules.eval_mode import in_eval_mode
 from regard.viewing.html_document import article_page
 from regard.viewing.picture import noted

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import BOS, UNK, Batch
 from regard.errors import ArgumentError, message
+from regard.evaluation.agreement import kendall, spearman
 from regard.evaluation.attribution import (
     METHODS,
     Attribution,
@@ -40,7 +41,6 @@ from regard.evaluation.erasure import (
     counted,
     run_trials,
 )
-from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
 from regard.roles import CROSS

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from regard.runs.run_commands import ChosenRun, RunReport, RunView
     from regard.runs.run_settings import ModelSettings, RunSettings
     from regard.runs.run_task import RunTask
+    from regard.tasks.corpus import Split
     from regard.tasks.file_options import FAITHFULNESS, TEST_FILE
-    from regard.tasks.split import Split
     from regard.training.command_options import CommandOption
     from regard.training.settings import Section, Training
     from regard.training.task import Evaluation, Loss, epoch_generator

@@ -7,8 +7,14 @@ from regard.lazy_package import import_lazily
 if TYPE_CHECKING:
     from regard.viewing.entry import Entry, fragment, page, save_page
     from regard.viewing.explorer import explore
-    from regard.viewing.image_attention import ImageAttention, caption_page, gaze, save_caption_page
-    from regard.viewing.image_cells import CellGrid, PixelBox
+    from regard.viewing.image_attention import (
+        CellGrid,
+        ImageAttention,
+        PixelBox,
+        caption_page,
+        gaze,
+        save_caption_page,
+    )
     from regard.viewing.picture import VIEWS, picture
     from regard.viewing.pictures.animation import player
     from regard.viewing.pictures.attention_steps import steps

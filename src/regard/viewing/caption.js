@@ -8,7 +8,7 @@ const LEVELS = 16;
 const MOST = 5;
 const SHARP = 256;
 
-// The cells below and above each pixel along one axis, and the fraction of the upper one: as in image_cells.py.
+// The cells below and above each pixel along one axis, and the fraction of the upper one: as in image_attention.py.
 function steps(cells, pixels) {
   const margin = Math.min(Math.max(PLATEAU, (0.5 * cells) / pixels), 0.499);
   return Array.from({ length: pixels }, (_, pixel) => {

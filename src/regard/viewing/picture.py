@@ -12,8 +12,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.pictures.animation import player
-from regard.viewing.pictures.canvas import Canvas
-from regard.viewing.pictures.colors import label
+from regard.viewing.pictures.canvas import Canvas, label
 from regard.viewing.pictures.matrix import BETWEEN, heads, long_map, matrix
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.view_selection import Chosen, Word, matching, mean_of, place_of

@@ -14,8 +14,7 @@ from rich.text import Text
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import checked_weights
 from regard.viewing.html_document import article_page, fragment_of, image_uri, safe
-from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import DARK, QUIET, label
+from regard.viewing.pictures.canvas import DARK, QUIET, SIZE, Canvas, label
 from regard.viewing.pictures.picture_files import Illustrated, Picture, finished
 from regard.viewing.terminal import Thumbnails, pooled_down
 

@@ -6,6 +6,7 @@ sequence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import RenderableType
 from rich.text import Text
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.data.batch import TapeBatch
 from regard.data.line_io import advancing
@@ -23,7 +25,6 @@ from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, RegardError, Setting, message
 from regard.evaluation.attribution import attribution_views, page_of
-from regard.evaluation.sequence_bits import answer_loss, sequence_bits
 from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
@@ -468,3 +469,54 @@ def optimal_bits(task: DynamicNGrams, batch: TapeBatch) -> torch.Tensor:
     chances, targets = task.optimal_chances(batch).double(), batch.targets[..., 0].double()
     right = torch.where(targets > 0.5, chances, 1 - chances)
     return torch.where(batch.scored, -torch.log2(right), 0.0).sum(1)
+
+
+class SequenceBits(NamedTuple):
+    """The scores of the answers to B sequences of an algorithmic task.
+
+    Only the bits of scored steps are counted: the steps where the field `scored` of the TapeBatch is True.
+
+    bits: (B,), the cross-entropy of these bits, in bits: the sum of -log2 p(target).
+    wrong: (B,), the number of these bits that are wrong: the more probable value is not the target.
+    """
+
+    bits: Tensor
+    wrong: Tensor
+
+
+def answer_loss(logits: Tensor, batch: TapeBatch) -> Tensor:
+    """Return the cross-entropy of each of B sequences, summed over its scored bits, in nats, (B,).
+
+    logits: (B, T, Y), the outputs of the model for T steps of Y bits each.
+    batch: the sequences, with the right bits and the steps whose bits are scored.
+
+    >>> batch = TapeBatch(torch.zeros(1, 2, 3), torch.ones(1, 2, 2), torch.tensor([[False, True]]))
+    >>> (answer_loss(torch.zeros(1, 2, 2), batch) / math.log(2)).tolist()  # one scored step of two bits
+    [2.0]
+    """
+    each_BTY = functional.binary_cross_entropy_with_logits(logits.float(), batch.targets, reduction="none")
+    return torch.where(batch.scored, each_BTY.sum(-1), 0.0).sum(1)
+
+
+@torch.no_grad()
+def sequence_bits(
+    model: nn.Module, batch: TapeBatch, stopping: Callable[[], bool] = lambda: False, rows: int = 256
+) -> SequenceBits | None:
+    """Run a model on sequences and return their scores, or None if stopping() returns True.
+
+    model: model(inputs) returns logits (B, T, Y) and a state.
+    batch: the sequences.
+    stopping: called before each part of the batch; if it returns True, the evaluation ends.
+    rows: the largest number of sequences that are computed at once.
+    """
+    device = next(model.parameters()).device
+    bits, wrong = [], []
+    for start in range(0, len(batch), rows):
+        if stopping():
+            return None
+        part = batch.select(slice(start, start + rows)).to(device)
+        logits_BTY, _ = model(part.inputs)
+        bits.append(answer_loss(logits_BTY, part).cpu() / math.log(2))
+        differ_BT = ((logits_BTY > 0) != (part.targets > 0.5)).sum(-1)
+        wrong.append(torch.where(part.scored, differ_BT, 0).sum(1).cpu())
+    return SequenceBits(torch.cat(bits), torch.cat(wrong))

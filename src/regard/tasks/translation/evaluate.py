@@ -48,8 +48,7 @@ from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.alignment import aligned_at
 from regard.tasks.translation.data import swapped_note
-from regard.tasks.translation.expected_quality import describe_quality
-from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings, describe_quality
 from regard.training.command_options import CommandOption
 from regard.training.logs.live_table import perplexity
 from regard.training.settings import build

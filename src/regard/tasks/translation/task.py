@@ -35,8 +35,7 @@ from regard.sites import record
 from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed, unless_stopped
 from regard.tasks.task_table import load
 from regard.tasks.translation.alignment import check_choice, guided_site, read_choice
-from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
-from regard.tasks.translation.settings import Data, TranslationSettings
+from regard.tasks.translation.settings import Data, TranslationSettings, describe_quality, note_few_pairs
 from regard.training.command_options import CommandOption
 from regard.training.task import Evaluation, Loss, Stopped
 
@@ -192,7 +191,7 @@ class TranslationTask(BatchedTask):
 
     def _set_up(self, device: str) -> None:
         from regard.data import Batches
-        from regard.tasks.split import spread_by_length
+        from regard.tasks.corpus import spread_by_length
         from regard.tasks.translation.alignment import build_guide, guided_site
         from regard.tasks.translation.data import SampledBatches, build_sampler, sampled_epochs, texts
         from regard.training.losses import check_dropout

@@ -8,8 +8,18 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, label, shade, text_color_on, width_of
+from regard.viewing.pictures.canvas import (
+    DARK,
+    FAINT,
+    LINK,
+    QUIET,
+    SIZE,
+    Canvas,
+    label,
+    shade,
+    text_color_on,
+    width_of,
+)
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.words import Joined
 

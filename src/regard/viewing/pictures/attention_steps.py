@@ -14,8 +14,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.as_arrays import as_numpy
-from regard.viewing.pictures.canvas import Canvas
-from regard.viewing.pictures.colors import QUIET, label, width_of
+from regard.viewing.pictures.canvas import QUIET, Canvas, label, width_of
 from regard.viewing.pictures.matrix import grid
 from regard.viewing.pictures.picture_files import Picture, finished
 

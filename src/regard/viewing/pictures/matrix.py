@@ -12,8 +12,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import check_words, checked_matrix, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import DARK, QUIET, label, shades, width_of
+from regard.viewing.pictures.canvas import DARK, QUIET, SIZE, Canvas, label, shades, width_of
 from regard.viewing.pictures.picture_files import Picture, finished
 from regard.viewing.pooled_attention import Pooled, block_side
 from regard.viewing.seen import Site

@@ -11,8 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from regard.errors import ArgumentError
 from regard.files.atomic_io import write_whole
 from regard.viewing.html_document import SUFFIXES, check_ending, image_uri, save_html
-from regard.viewing.pictures.canvas import Canvas, same_size
-from regard.viewing.pictures.colors import label
+from regard.viewing.pictures.canvas import Canvas, label, same_size
 from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
 

@@ -14,13 +14,14 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import check_words, checked_matrix, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import (
+from regard.viewing.pictures.canvas import (
     DARK,
     FAINT,
     LINK,
     QUIET,
+    SIZE,
     WHITE,
+    Canvas,
     label,
     shade,
     text_color_on,
