@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import read_text
-from regard.data.pair_blocks import INVISIBLE
+from regard.data.pair_blocks import INVISIBLE, Examiner, Origin
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.data.read_text import Choices
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -345,3 +345,18 @@ def test_a_table_as_one_side_of_parallel_files_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"a\.jsonl") as caught:
         read_pairs(records, saved(tmp_path, "b", "one\ntwo\nthree\n"))
     assert "jsonl=" in str(caught.value)
+
+
+def test_size_of_a_collection_is_its_number_of_rows_if_it_is_known():
+    """The progress bar needs it: Chunk.reached counts rows."""
+    rows = [("a", "b")] * 5000
+
+    class Unsized:
+        def __iter__(self):
+            return iter(rows)
+
+    examiners = Examiner(Choices(), keyed=False), Examiner(Choices(), keyed=False)
+    for collection, size in ((rows, 5000), (Unsized(), 0)):
+        origin = Origin.collection(collection)
+        assert origin.size() == size
+        assert [chunk.reached for chunk in origin.chunks(examiners)] == [4096, 5000]

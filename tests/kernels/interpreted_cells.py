@@ -178,6 +178,19 @@ def test_vocabulary_loss_of_infinite_and_of_very_different_logits():
         torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize(("dtype", "columns"), [(torch.float32, 6), (torch.bfloat16, 8)])
+def test_columns_are_aligned_in_half_precision_only(dtype: torch.dtype, columns: int):
+    """A matrix product in half precision is slow without it; in float32, a copy would be a waste."""
+    inputs = torch.randn(3, 6), torch.randn(11, 6), torch.randn(11)
+    x, w, b = vocabulary_loss._in_dtype(*inputs, dtype)
+    assert x.shape == (3, columns) and w.shape == (11, columns) and x.dtype == w.dtype == dtype
+    assert (b is None) == (dtype == torch.bfloat16)
+    assert torch.equal(x[:, :6], inputs[0].to(dtype)) and torch.equal(w[:, :6], inputs[1].to(dtype))
+    assert (
+        x.data_ptr() == inputs[0].data_ptr() if dtype == torch.float32 else w[:, 6].equal(inputs[2].to(dtype))
+    )
+
+
 @pytest.mark.parametrize("rows", [0, 3])
 def test_vocabulary_loss_with_aligned_columns(rows: int):
     """Half precision pads 6 columns to 8: the first new column computes the gradient of the bias."""

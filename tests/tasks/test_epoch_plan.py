@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from regard.runs.run_task import Plan
+from regard.tasks.batched_task import EpochRules
 from regard.tasks.captioning import CaptioningTask
 from regard.tasks.captioning.settings import CaptioningSettings
 from regard.training.distributed import Processes
@@ -45,3 +46,10 @@ def test_length_that_the_user_sets_is_kept(tmp_path: Path, training: dict[str, A
         **training,
     }
     assert "8 captions" in plan.text and "width 8" in plan.text
+
+
+def test_large_corpus_has_a_limited_number_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(CaptioningTask, "len_epoch", lambda self, epoch: 6000)
+    plan = planned(tmp_path)
+    assert plan.epochs == EpochRules("captions", 8).max_steps / 6000 == 5
+    assert plan.settings["training"]["epochs"] == 5.0
