@@ -42,8 +42,7 @@ from regard.backends import choose_backend
 from regard.call import Call
 from regard.data.batch import Batch
 from regard.models.bahdanau import Bahdanau
-from regard.training.gradients import Gradients
-from regard.training.optimizer import build_optimizer
+from regard.training.gradients import Gradients, build_optimizer
 
 LENGTHS, DEVICE = (30, 50), torch.device("cuda")
 

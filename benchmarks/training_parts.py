@@ -21,8 +21,8 @@ from regard.masks.constructors import causal, padding
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model
 from regard.models.transformer import Transformer
+from regard.training.gradients import build_optimizer
 from regard.training.losses import model_loss, output_loss
-from regard.training.optimizer import build_optimizer
 
 __all__ = ["device_time", "parts_of"]
 

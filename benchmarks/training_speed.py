@@ -37,10 +37,9 @@ from regard.data.batch import Batch, copy_all, tensors_in
 from regard.fast.captured.graphs import copied, new_pool, recorded
 from regard.fast.captured.steps import DeviceUpdate, own_gradients
 from regard.fast.twins import Twins
-from regard.training.gradients import coarse_products
+from regard.training.gradients import build_optimizer, coarse_products
 from regard.training.loop import pinned
 from regard.training.losses import model_loss
-from regard.training.optimizer import build_optimizer
 
 DEVICE = torch.device("cuda")
 PLAIN = (

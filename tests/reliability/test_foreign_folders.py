@@ -30,8 +30,8 @@ from regard.runs.stored_runs import checked_settings
 from regard.tasks.translation import load_translator
 from regard.tasks.translation.task import TranslationTask
 from regard.training.checkpoints.checkpoints import Checkpoints, averaged_from
+from regard.training.gradients import build_optimizer, load_optimizer
 from regard.training.logs.log import Journal
-from regard.training.optimizer import build_optimizer, load_optimizer
 from regard.training.progress import Progress
 from regard.viewing import Seen, Site
 from tests.facts import facts

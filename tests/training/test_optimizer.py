@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.errors import DataError, UnknownName
-from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
+from regard.training.gradients import Average, build_optimizer, load_optimizer, optimizer_tensors
 from tests.facts import facts
 
 

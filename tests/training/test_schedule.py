@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from regard.training.optimizer import scheduled_rate
+from regard.training.gradients import scheduled_rate
 from regard.training.settings import Training
 
 SCHEDULES = ("constant", "cosine", "inverse-root", "epoch-decay")

@@ -28,16 +28,17 @@ from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.files.folder_lock import FolderLock, FolderMoved
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.distributed import Processes
-from regard.training.gradients import Gradients, chosen_precision
-from regard.training.interrupts import Interruption
-from regard.training.logs.log import Log
-from regard.training.optimizer import (
+from regard.training.gradients import (
     Average,
+    Gradients,
     build_optimizer,
+    chosen_precision,
     load_optimizer,
     optimizer_tensors,
     scheduled_rate,
 )
+from regard.training.interrupts import Interruption
+from regard.training.logs.log import Log
 from regard.training.progress import (
     LATE,
     NonFinite,

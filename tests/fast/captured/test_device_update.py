@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.fast.captured.steps import DeviceUpdate, own_gradients
-from regard.training.optimizer import Average, build_optimizer
+from regard.training.gradients import Average, build_optimizer
 
 
 class NoReads(TorchDispatchMode):

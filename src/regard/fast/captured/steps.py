@@ -31,8 +31,7 @@ from regard.errors import RegardError, Setting, message
 from regard.fast.captured import graphs
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
 from regard.kernels import by_kernel, is_current
-from regard.training.gradients import Gradients, coarse_products
-from regard.training.optimizer import Average
+from regard.training.gradients import Average, Gradients, coarse_products
 from regard.training.progress import StepLate, StepRequest, seed_generators
 
 __all__ = ["CapturedSteps", "DeviceUpdate", "own_gradients"]
