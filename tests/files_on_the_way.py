@@ -1,7 +1,7 @@
 """Which files of src/regard a call, a training step, a search step and a command run through.
 
     python -m tests.files_on_the_way            print the lists
-    python -m tests.files_on_the_way --write    and write them into docs/design.md
+    python -m tests.files_on_the_way --write    and write them into docs/design.md, with the counts below
     python -m tests.files_on_the_way --commands print how many files `regard train` and `regard translate` use
 
 A file counts if one of its functions runs; importing it does not count. A list has the files in the order of
@@ -198,6 +198,17 @@ def commands(folder: Path) -> dict[str, list[str]]:
     return found
 
 
+def counts() -> str:
+    """Return how many files each command uses, and in which folders, as docs/design.md shows it."""
+    lines = ["<!-- files: commands -->\n"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, files in commands(Path(folder)).items():
+            folders = sorted(Counter(each.partition("/")[0].removesuffix(".py") for each in files).items())
+            text = f"{name}: {len(files)} files: {', '.join(f'{each}~{count}' for each, count in folders)}"
+            lines.append(textwrap.fill(text, 118, initial_indent=" " * 4, subsequent_indent=" " * 8))
+    return "\n".join(lines).replace("~", " ")  # no line ends between a name and its count
+
+
 def main() -> None:
     """Print the lists, write them, or count the files of commands."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -206,13 +217,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     if arguments.commands:
-        with tempfile.TemporaryDirectory() as folder:
-            for name, files in commands(Path(folder)).items():
-                rooms = Counter(each.split("/")[0] for each in files)
-                print(f"{name}: {len(files)} files")
-                print("  " + ", ".join(f"{room} {count}" for room, count in sorted(rooms.items())))
+        print(counts())
         return
     blocks = {name: block(name, files) for name, files in every_list().items()}
+    blocks |= {"commands": counts()} if arguments.write else {}
     print("\n\n".join(blocks.values()))
     if arguments.write:
         DESIGN.write_text(written(DESIGN.read_text(encoding="utf-8"), blocks), encoding="utf-8")
