@@ -15,9 +15,10 @@ from torch.nn import functional
 
 import regard
 from regard.cli.usage_errors import setting_option
+from regard.data import shapes as scenes
 from regard.data.batch import EOS, PAD
 from regard.data.images import image_file
-from regard.data.shapes import scenes, shapes
+from regard.data.shapes import shapes
 from regard.errors import ArgumentError, DataError, RegardError
 from regard.evaluation.region_erasure import hide_cells
 from regard.models.captioner import doubly_stochastic_penalty
