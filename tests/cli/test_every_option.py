@@ -449,6 +449,10 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
                 f"{PAIRS} --output out --dry-run --tokenizer word --model transformer",
                 f"{PAIRS} --output out --dry-run --tokenizer word --model transformer --position rotary",
             ),
+            "--readout": Lines(
+                f"{PAIRS} --output out --dry-run --tokenizer word --model luong",
+                f"{PAIRS} --output out --dry-run --tokenizer word --model luong --readout latent",
+            ),
             "--minutes": "--minutes 3",
             "--steps": "--steps 3",
             "--epochs": "--epochs 3",

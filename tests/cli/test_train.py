@@ -50,7 +50,10 @@ def trained(command, *more: object, out: str = "runs/x"):
 @pytest.mark.parametrize(
     ("options", "recommended"),
     [
-        (("--model", "luong", "--set", "model.readout=mixture"), "--set model.feeding=false"),
+        (
+            ("--model", "luong", "--readout", "latent", "--set", "model.feeding=true"),
+            "--set model.feeding=false",
+        ),
         (("--model", "luong", "--select", "hard", "--set", "model.view=local-p"), "--set model.view=local-m"),
         (
             ("--model", "luong", "--set", "model.reach=3"),
@@ -73,8 +76,8 @@ def test_errors_about_settings_recommend_options(command, here, options, recomme
 
 
 def test_a_recommended_option_is_accepted(command, here):
-    mixture = "--model", "luong", "--set", "model.readout=mixture", "--set", "model.feeding=false"
-    assert trained(command, *mixture, "--steps", 1, "--dry-run").status == 0
+    latent = "--model", "luong", "--readout", "latent"
+    assert trained(command, *latent, "--steps", 1, "--dry-run").status == 0
 
 
 @pytest.mark.parametrize(("header", "columns"), [("ko\ten", "ko,en"), ("Source\tTarget", "Source,Target")])

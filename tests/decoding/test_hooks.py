@@ -31,7 +31,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "luong affine": lambda: build_model(
         "luong", WORDS, WORDS, width=8, readout="affine", feeding=False, both_ways=True
     ),
-    "luong mixture": lambda: build_model("luong", WORDS, WORDS, width=8, readout="mixture", feeding=False),
+    "luong mixture": lambda: build_model("luong", WORDS, WORDS, width=8, readout="latent"),
     "lstmn": lambda: build_model("lstmn", WORDS, WORDS, width=8),
     "lstmn shallow": lambda: build_model("lstmn", WORDS, WORDS, width=8, fusion="shallow", both_ways=True),
     "transformer": lambda: build_model("transformer", WORDS, WORDS, **SMALL),

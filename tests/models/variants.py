@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         for feeding in (True, False)
     },
     "luong affine": ("luong", {"width": 6, "score": "dot", "readout": "affine", "feeding": False}),
-    "luong mixture": ("luong", {"width": 6, "readout": "mixture", "feeding": False}),
+    "luong mixture": ("luong", {"width": 6, "readout": "latent"}),
     "luong affine fed": ("luong", {"width": 6, "readout": "affine", "cell": "rnn"}),
     "luong both ways dot": ("luong", {"width": 6, "score": "dot", "both_ways": True, "depth": 2}),
     "luong both ways general": ("luong", {"width": 6, "both_ways": True, "embedding": 5}),

@@ -52,7 +52,7 @@ VARIANTS = (
     Variant("soft, gold alignments", {"name": "bahdanau"}, GUIDED),
     Variant("hard, gold alignments", {"name": "bahdanau"}, GUIDED, read=ARGMAX),
     Variant("luong, soft", LUONG),
-    Variant("luong, latent word", {**LUONG, "readout": "mixture"}),
+    Variant("luong, latent word", {**LUONG, "readout": "latent"}),
 )
 """Variants with read="best" are trained with soft weights, and read only the key with the highest score."""
 

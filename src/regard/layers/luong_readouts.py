@@ -44,7 +44,11 @@ class Affine(nn.Module):
 
 
 class Mixture(Attentional):
-    """The output layer of Attentional, for each source word instead of a weighted mean of them."""
+    """The output layer of Attentional, for each source word instead of a weighted mean of them.
+
+    The attended word is a latent variable, which is summed out exactly (Deng et al. 2018, "Latent alignment
+    and variational attention", eq. 1 and 2).
+    """
 
     def log_mixture(self, weights: Tensor, values: Tensor, states: Tensor, dropout: nn.Dropout) -> Tensor:
         """Return log p(y_t), (R, T, V), p(y_t) = sum_s a_ts softmax(W_s tanh(W_c [h_s; h_t])).
@@ -85,10 +89,13 @@ class ReadoutSteps(nn.Module):
         return None if isinstance(readout, Mixture) else readout.output
 
 
+LATENT = ("latent", "mixture")
+"""The names of Mixture; "mixture" is the name in older runs."""
+
 READOUTS: dict[str, type[Attentional] | type[Affine]] = {
     "attentional": Attentional,
     "affine": Affine,
-    "mixture": Mixture,
+    **dict.fromkeys(LATENT, Mixture),
 }
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
-from regard.layers.luong_readouts import READOUTS, Bridge, ReadoutSteps
+from regard.layers.luong_readouts import LATENT, READOUTS, Bridge, ReadoutSteps
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.layers.source_attention import SourceAttention, local_mask
 from regard.masks.constructors import padding
@@ -40,11 +40,11 @@ class Luong(ReadoutSteps, Model, SourceAttention):
     view: which source words a step can attend to: "global", "local-m" or "local-p". To set the distance, use
         {"name": "local-m", "reach": 4}, Monotonic(reach=4) or Predicted(reach=4).
     readout: "attentional" computes p(y_t) from h~_t as above; "affine" is softmax(W [c_t; h_t]) without h~_t;
-        "mixture" treats the attended word as a latent variable, and sums over it exactly:
-        p(y_t) = sum_s a_ts softmax(W_s tanh(W_c [h_s; h_t])). It needs feeding=False, because with input
-        feeding the state would depend on all earlier choices. Time and memory grow with S times V.
+        "latent" treats the attended word as a latent variable, and sums over it exactly:
+        p(y_t) = sum_s a_ts softmax(W_s tanh(W_c [h_s; h_t])) (Deng et al. 2018, eq. 1 and 2). It has no input
+        feeding, because the state would depend on all earlier choices. Time and memory grow with S times V.
     feeding: whether to use input feeding: h~_{t-1} (or [c; h] with "affine") is an input of the next step.
-        Without input feeding, one attention() call computes all steps.
+        Without input feeding, one attention() call computes all steps. Default: True, except for "latent".
     both_ways: whether the encoder is bidirectional. Its states are projected to `width` if the score function
         needs queries and keys of the same size.
 
@@ -65,12 +65,13 @@ class Luong(ReadoutSteps, Model, SourceAttention):
         select: SelectOption = "softmax",
         view: ViewOption = "global",
         readout: str = "attentional",
-        feeding: bool = True,
+        feeding: bool | None = None,
         both_ways: bool = False,
     ):
         super().__init__()
         settings = recurrence or Recurrence(cell="lstm")
-        self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
+        self.source_size, self.target_size = source_size, target_size
+        self.feeding = feeding = readout not in LATENT if feeding is None else feeding
         self.view = build_view(view)
         self.steps_use_position = isinstance(self.view, Monotonic)
         width, inputs = settings.width, settings.embedding_width

@@ -163,9 +163,11 @@ def check_bahdanau(call: str, given: Any) -> None:
 def check_luong(call: str, given: Any) -> None:
     from regard.options.luong_views import Predicted, build_view
 
-    known("readout", given.readout, ("attentional", "affine", "mixture"))
-    if given.readout == "mixture" and given.feeding:
-        problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
+    known("readout", given.readout, ("attentional", "affine", "latent", "mixture"))
+    if given.readout in ("latent", "mixture") and given.feeding:
+        problem = (
+            f'readout is "{given.readout}", but feeding is true: the state would depend on earlier choices'
+        )
         raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "feeding", False))))
     positive(call, **sizes_in(given, "source_size", "target_size"))
     local_p, selection = isinstance(build_view(given.view), Predicted), build_select(given.select)

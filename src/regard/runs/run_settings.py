@@ -42,6 +42,8 @@ class ModelSettings(Section):
         (with --estimator); for captioning also none.
     position: position scheme of a Transformer: sinusoidal, learned, noise, rotary, relative, t5, alibi or
         none.
+    readout: readout of the model luong: attentional, affine, or latent (latent alignment: the exact sum over
+        the attended word, without input feeding).
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -52,6 +54,7 @@ class ModelSettings(Section):
         CommandOption("--score", shown_default="the default of the model"),
         CommandOption("--select", shown_default="softmax"),
         CommandOption("--position", shown_default="the default of the model"),
+        CommandOption("--readout", shown_default="attentional"),
     )
 
     name: Annotated[str, CommandOption("--model")]
