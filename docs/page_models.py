@@ -47,8 +47,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "score": "`dot`, `general`, `concat`, `location`, or any other [score](../mechanisms/index.md)",
         "select": f"{SELECT}; `local-p` has its own",
         "view": '`global`, `local-m` or `local-p`; with a window size: `{"name": "local-p", "reach": 4}`',
-        "readout": "`attentional`: eq. 5 and 6; `affine`: one linear layer on $[c_t; h_t]$; `latent`: the exact sum over "
-        "the attended word",
+        "readout": "`attentional`: eq. 5 and 6; `affine`: one linear layer on $[c_t; h_t]$; `latent`: the "
+        "exact sum over the attended word",
         "feeding": "input feeding, section 3.3; default `true`, but `false` with the readout `latent`",
         "both_ways": "a bidirectional encoder",
     },

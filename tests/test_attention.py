@@ -33,6 +33,27 @@ def same(first: list[Tensor | None], second: list[Tensor | None]) -> bool:
     return all(a is b is None or torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_single_query(score: str, prepared: bool):
+    query, key, value, scorer = randn(3), randn(5, 3), randn(5, 6), make_score(score, 3, 3)
+    mask, bias = torch.tensor([True, True, False, True, True]), randn(5)
+    inputs = (regard.prepare(key, value, score=scorer),) if prepared else (key, value)
+    options = {} if prepared else {"score": scorer}
+    look = regard.Look(weights=True, top=2, alignment=True, entropy=True, mass=True, pooled=2)
+    one = regard.attention(query, *inputs, mask=mask, bias=bias, look=look, **options)
+    row = regard.attention(query[None], *inputs, mask=mask[None], bias=bias[None], look=look, **options)
+    for name in ("output", "weights", "lse", "alignment", "entropy", "pooled"):
+        assert torch.equal(getattr(one, name), getattr(row, name)[0]), name
+    assert one.output.shape == (6,) and one.weights.shape == (5,) and one.lse.shape == ()
+    assert torch.equal(one.top.keys, row.top.keys[0]) and torch.equal(one.mass, row.mass)
+    assert regard.explain(query, key, value, mask=mask).backend
+    drawn = regard.attention(query, key, value, select=regard.Hard(torch.Generator().manual_seed(0)))
+    assert drawn.chosen.shape == drawn.log_probability.shape == ()
+    with pytest.raises(regard.ArgumentError):
+        regard.attention(query, key[None], value[None])
+
+
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 def test_results_have_the_dimensions_of_the_query(shape: tuple[int, ...], score: str):

@@ -30,6 +30,10 @@ class Top(NamedTuple):
     keys: Tensor
 
 
+PER_QUERY = ("lse", "alignment", "entropy", "chosen", "log_probability")
+"""The fields of Attended with one number for each query."""
+
+
 class Attended(NamedTuple):
     """The result of attention() and of the attention layers, as a named tuple.
 
@@ -94,6 +98,18 @@ class Attended(NamedTuple):
         if self.top is not None:
             changed[self._fields.index("top")] = Top(change(self.top.weights), change(self.top.keys))
         return Attended(*changed)
+
+    def of_one_query(self) -> Attended:
+        """Return a copy without the dimension T, which must have size 1: output (E,), weights (S,), ..."""
+        rows = {"output", "weights", "pooled"}  # (T, ...); the other fields are (T,), or have no T
+        fields: dict[str, Any] = {name: getattr(self, name) for name in (*rows, *PER_QUERY)}
+        squeezed: dict[str, Any] = {
+            name: field if field is None else field.squeeze(-2 if name in rows else -1)
+            for name, field in fields.items()
+        }
+        if self.top is not None:
+            squeezed["top"] = Top(self.top.weights.squeeze(-2), self.top.keys.squeeze(-2))
+        return self.but(**squeezed)
 
     def but(self, **fields: Any) -> Attended:
         """Return a copy with new values for the fields given by name, as in attended.but(output=output).

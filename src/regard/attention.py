@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from regard.backends import BACKENDS, choose_backend
 from regard.backends.direct import attend_directly
 from regard.call import Call
 from regard.checking import check
-from regard.dimensions import autocast_on, check_tensors, lower
+from regard.dimensions import autocast_on, check_tensors, lower, one_row
 from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.look import Look
 from regard.looking import look_at
@@ -62,7 +63,8 @@ def attention(
     output_t = sum_s select(score(query_t, key_s) + bias_ts)_s value_s, over the keys s visible to query t
 
     query: (B, H, T, Dq). All inputs may lack the head dimension, (B, T, D), or head and batch dimensions,
-        (T, D). The results then lack these dimensions too.
+        (T, D). The results then lack these dimensions too. A single query (D,), with key (S, D) and value
+        (S, E), gives output (E,) and weights (S,); a mask or bias tensor is then (S,).
     key: (B, H, S, Dk), or a Memory from prepare(). Key and value may have fewer heads than the query if their
         number divides H (grouped-query attention).
     value: (B, H, S, E). Default: the key.
@@ -86,10 +88,18 @@ def attention(
     are bitwise identical with and without `look`.
 
     >>> import regard, torch
-    >>> regard.attention(torch.eye(2), 9 * torch.eye(2), torch.tensor([[1.0], [2.0]])).output
+    >>> key, value = 9 * torch.eye(2), torch.tensor([[1.0], [2.0]])
+    >>> regard.attention(torch.eye(2), key, value).output
     tensor([[1.0017],
             [1.9983]])
+    >>> regard.attention(torch.tensor([1.0, 0.0]), key, value).output
+    tensor([1.0017])
     """
+    if isinstance(query, Tensor) and query.dim() == 1:
+        options: dict[str, Any] = {"score": score, "softcap": softcap, "select": select, "start": start}
+        options |= {"beams": beams, "dropout": dropout, "look": look, "backend": backend}
+        options |= {"site": site, "role": role, "mask": one_row(mask), "bias": one_row(bias)}
+        return attention(query[None], key, value, **options).of_one_query()
     if isinstance(key, Memory) and (value is not None or score is not _SCORE):
         problem = "a Memory already contains values and a score function"
         hint = "pass them to prepare(key, value, score=...) instead"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["autocast_on", "check_tensors", "full_precision", "in_transform", "lift", "lower"]
+__all__ = ["autocast_on", "check_tensors", "full_precision", "in_transform", "lift", "lower", "one_row"]
 
 
 def check_tensors(call: str, **arguments: object) -> None:
@@ -34,6 +34,11 @@ def lift(tensor: Tensor) -> Tensor:
     if tensor.dim() == 2:
         return tensor[None, None]
     return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor
+
+
+def one_row(table: Any) -> Any:
+    """Return a mask or bias tensor (S,) of a single query as (1, S); anything else unchanged."""
+    return table[None] if isinstance(table, Tensor) and table.dim() == 1 else table
 
 
 def lower(dims: int) -> Callable[[Tensor], Tensor]:

@@ -15,6 +15,7 @@ from regard.attention import attention
 from regard.backends import BACKENDS, choose_backend
 from regard.call import Call
 from regard.checking import check
+from regard.dimensions import one_row
 from regard.errors import UnknownKeyword, answer_torch_keywords
 from regard.look import Look
 from regard.looking import PASSES, choose_pass
@@ -73,6 +74,9 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
     """
     name = options.pop("backend", "auto")
     options.pop("site", None), options.pop("role", None)
+    if isinstance(query, Tensor) and query.dim() == 1:
+        query = query[None]
+        options |= {name: one_row(options[name]) for name in ("mask", "bias") if name in options}
     call = _call(query, key, value, **options)
     chosen = choose_backend(call, name)
     reasons = {
