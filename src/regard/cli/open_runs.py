@@ -22,11 +22,14 @@ WITH_TASK = ("show", "evaluate", "view", "average")
 
 
 def set_threads(options: Mapping[str, Any]) -> None:
-    """Set the number of CPU threads of the option --threads, if it is set."""
-    import torch
+    """Set the number of CPU threads of the option --threads; if it is not set, the fastest on a CPU.
 
-    if options["threads"] is not None:
-        torch.set_num_threads(options["threads"])
+    options: the values of all options of the command: threads and device.
+    """
+    from regard.runs.cpu_threads import choose_threads
+    from regard.runs.devices import choose_device
+
+    choose_threads(choose_device(options["device"]), options["threads"], short=True)
 
 
 def encoding_of(run: Path, files: Iterable[str] | None, encoding: str | None) -> str | None:

@@ -20,7 +20,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ from regard.evaluation import bleu, exact_match
 from regard.files import atomic_io
 from regard.files.untrusted import parse_json, read_limited
 from regard.models import MODELS, Model, build_model
+from regard.runs.cpu_threads import choose_threads
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import made_folder
 from regard.runs.seed_runs import STOPPING, Training, TrainingProcesses
@@ -49,7 +49,6 @@ from regard.tasks.task_table import load
 from regard.tasks.translation.data import read_split
 from regard.tasks.translation.settings import Data, TranslationSettings, ways_named
 from regard.training.interrupts import interruptible
-from regard.training.loop import fastest_threads
 from regard.training.settings import build, check_names, merged, override, to_toml, without_alternatives
 
 BOUNDS = (5, 9, 14, 19, 24, 34, 44, 60, 80, 120, 200)
@@ -491,10 +490,7 @@ def cpu_threads(device: str, threads: int | None) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        elif device == "cpu" and before > 1 and "OMP_NUM_THREADS" not in os.environ:
-            fastest_threads(before)
+        choose_threads(device, threads)
         yield
     finally:
         torch.set_num_threads(before)

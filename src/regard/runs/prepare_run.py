@@ -19,6 +19,7 @@ from torch import nn
 from regard.errors import ArgumentError, DataError, message, naming_place, shell_word, shown
 from regard.files.atomic_io import replace
 from regard.files.untrusted import naming_damage, read_limited, strict
+from regard.runs.cpu_threads import choose_threads
 from regard.runs.run_folder import (
     DATA,
     MANIFEST,
@@ -35,7 +36,6 @@ from regard.runs.run_task import Plan, RunTask, built_model, sizes_of, smallest_
 from regard.runs.stored_runs import checked_settings
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints, averaged_from
 from regard.training.distributed import Processes
-from regard.training.loop import fastest_threads
 from regard.training.progress import check_surroundings, count
 from regard.training.settings import build, differences, merged, named_tables, without_alternatives
 
@@ -174,29 +174,20 @@ def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
     """Set the number of CPU threads that PyTorch uses for a run.
 
-    - If machine.threads is set, it is used.
-    - Otherwise, a resumed run on the CPU keeps its number of threads. Another number would change the order
-    of
-      summation, and so the rounding of the results.
-    - For a new run on the CPU, the fastest number is measured and used. It is not measured if there are
-    several
-      processes, or if the environment variable OMP_NUM_THREADS is set.
+    A resumed run on the CPU keeps its number of threads, if machine.threads is not set. Another number would
+    change the order of summation, and so the rounding of the results. For a new run, see choose_threads();
+    with several processes, nothing is measured.
     """
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
-        return
-    if device != "cpu":
-        return
-    try:
-        before = Checkpoints(folder).latest()
-    except DataError:
-        before = None
+    before = None
+    if machine.threads is None and device == "cpu":
+        with suppress(DataError):
+            before = Checkpoints(folder).latest()
     if before is not None:
         state = before.state
         check_surroundings(state, str(before.path / STATE))
         torch.set_num_threads(state["threads"])
-    elif processes.world == 1 and torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
-        fastest_threads(torch.get_num_threads())
+    elif machine.threads is not None or processes.world == 1:
+        choose_threads(device, machine.threads)
 
 
 def complete(
