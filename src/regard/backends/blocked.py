@@ -1,9 +1,9 @@
 """blocked: attention in plain PyTorch, in blocks of queries; memory linear in T + S.
 
-It runs calls that the fused kernels do not support (additive scores, dropout on a CPU, learned biases, other
-devices). If all scores fit in little memory, there is one block, whose weights autograd saves. Otherwise the
-backward pass computes the weights of each block again (torch.utils.checkpoint). If one query attends to a
-NaN, the outputs of other queries in the same block can become NaN too.
+It runs calls that the fused kernels do not support (additive scores, Sparse, learned biases, other devices).
+If all scores fit in little memory, there is one block, whose weights autograd saves. Otherwise the backward
+pass computes the weights of each block again (torch.utils.checkpoint). If one query attends to a NaN, the
+outputs of other queries in the same block can become NaN too.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.backends.transforms import reasons_of_transforms
 from regard.blocks import at_once, tile_scores
+from regard.blocks.sparse_weights import sparse_weights
 from regard.call import Call, Forward
 from regard.masks.mask import Tile, readable
 from regard.positions import Bias
-from regard.select import Soft
+from regard.select import Soft, Sparse
 
 __all__ = ["attend_small", "few", "reasons", "run"]
 
 MOST_SCORES = 1 << 22
 """Maximum number of scores, B * H * T * S, of a block on a CPU: 16 MiB of float32, which a backward pass
 needs about three times. For GPUs, at_once() computes a larger limit from this number."""
+
+SPARSE_SCORES = 1 << 18
+"""The same for Sparse, which reads the scores of a block about 30 times: they should stay in the cache."""
 
 FEW = 1 << 18
 """Additive attention is computed without blocks if tanh(q + k), B * H * T * S * A elements, has at most this
@@ -37,9 +41,10 @@ FEW_OF_ONE_QUERY = 1 << 23
 def reasons(call: Call) -> list[str]:
     """Return why this backend cannot run the call; empty if it can."""
     reasons = reasons_of_transforms()
-    if not isinstance(call.select, Soft):
-        name = type(call.select).__name__
-        reasons.append(f"computes Soft only, block by block; {name} needs whole rows of scores")
+    if not isinstance(call.select, Soft | Sparse):
+        reasons.append(f"computes Soft and Sparse only, block by block, not {type(call.select).__name__}")
+    if isinstance(call.select, Sparse) and call.query.device.type != "cpu":
+        reasons.append("computes Sparse on a CPU only")
     if torch.compiler.is_compiling():
         reasons.append("its loop over blocks cannot be compiled by torch.compile")
     return reasons
@@ -51,7 +56,8 @@ def run(call: Call) -> Forward:
         return _run_small(call)
     dtype, wide = call.value.dtype, call.widened()
     batch, heads, queries, keys = call.sizes
-    rows = max(1, at_once(MOST_SCORES, call.query.device) // max(1, batch * heads * keys))
+    most = SPARSE_SCORES if isinstance(call.select, Sparse) else at_once(MOST_SCORES, call.query.device)
+    rows = max(1, most // max(1, batch * heads * keys))
     key, value = call.spread(wide.key), call.spread(wide.value)
     again = call.trains and rows < queries
     parts = []
@@ -68,7 +74,7 @@ def run(call: Call) -> Forward:
         )
         parts.append(checkpoint(_attend, *given, use_reentrant=False) if again else _attend(*given))
     output, lse = parts[0] if len(parts) == 1 else (torch.cat(each, 2) for each in zip(*parts, strict=True))
-    return Forward(output.to(dtype), lse)
+    return Forward(output.to(dtype), None if isinstance(call.select, Sparse) else lse)
 
 
 def _tile(call: Call, rows: slice, columns: slice) -> Tile:
@@ -80,7 +86,10 @@ def _tile(call: Call, rows: slice, columns: slice) -> Tile:
 
 
 def _attend(call: Call, query: Tensor, key: Tensor, value: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return output and lse of the queries of a tile, whose keys are all that these queries may see."""
+    """Return output and lse of the queries of a tile, whose keys are all that these queries may see.
+
+    With Sparse, the second result is not an lse, and is not used.
+    """
     scores = tile_scores(call, query, key, tile)
     if not key.shape[2]:  # no query sees a key
         return scores @ value, query.new_full(query.shape[:3], -torch.inf)
@@ -89,9 +98,13 @@ def _attend(call: Call, query: Tensor, key: Tensor, value: Tensor, tile: Tile) -
     all_see = readable(seeing) and bool(seeing.all())
     if not all_see:  # a softmax of -inf alone would be NaN, and its gradient too
         scores = scores.masked_fill(~seeing[..., None], 0.0)
-    weights = torch.softmax(scores, -1)
-    # The largest weight is 1 / sum_s exp(score_s - best).
-    lse = best - weights.detach().amax(-1).log()
+    lse = best
+    if isinstance(call.select, Sparse):
+        weights = sparse_weights(scores, call.select.alpha)
+    else:
+        weights = torch.softmax(scores, -1)
+        # The largest weight is 1 / sum_s exp(score_s - best).
+        lse = best - weights.detach().amax(-1).log()
     if not all_see:
         weights = weights.masked_fill(~seeing[..., None], 0.0)
         lse = lse.masked_fill(~seeing, -torch.inf)
@@ -111,11 +124,11 @@ def _is_small(call: Call) -> bool:
     """Whether this call can be computed without blocks.
 
     The score must be additive, without bias, soft cap, dropout or groups (query heads that share a key
-    head), and tanh(q + k) must have few elements (FEW).
+    head), and the selection Soft. tanh(q + k) must have few elements (FEW).
     """
     if call.combine != "additive" or call.bias is not None or call.softcap is not None:
         return False
-    if call.dropout or call.groups != 1:
+    if call.dropout or call.groups != 1 or not isinstance(call.select, Soft):
         return False
     batch, heads, queries, keys = call.sizes
     elements = batch * heads * queries * keys * call.query.shape[-1]

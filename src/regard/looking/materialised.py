@@ -27,14 +27,14 @@ def reasons(call: Call, look: Look) -> list[str]:
 def run(call: Call, forward: Forward, look: Look) -> Attended:
     """Compute what `look` requests from the whole matrix of weights.
 
-    For Soft, the weights are recomputed. For other selections, the weights of the forward pass are used.
+    For Soft, and if the forward pass returned no weights, they are computed again. Otherwise, the weights of
+    the forward pass are used.
     """
     scores, visible = reference.compare(call.widened())
-    if isinstance(call.select, Soft):
+    if isinstance(call.select, Soft) or forward.weights is None:
         selection = reference.select(call, scores, visible)
         weights, lse, rank = selection.weights, selection.lse, scores
     else:  # the weights cannot always be recomputed: Hard samples a key
-        assert forward.weights is not None
         weights, lse, rank = forward.weights, forward.lse, forward.weights
     rank = torch.where(visible, rank.detach(), -torch.inf)
     return Attended(

@@ -52,7 +52,7 @@ def clean(line: str) -> str:
     """
     if not isinstance(line, str):
         raise ArgumentError(message("clean()", f"a line is of type {type(line).__name__}", expected="a str"))
-    # Most lines are clean already, except for their ends. This check takes a tenth of the time of the code below.
+    # Most lines are clean, except for their ends. This check takes a tenth of the time of the code below.
     line = line.strip()
     if line.isprintable() and "  " not in line and SPACE not in line:
         return line if unicodedata.is_normalized("NFC", line) else unicodedata.normalize("NFC", line)
