@@ -1,4 +1,4 @@
-"""Calls on a CPU beside the PyTorch code of a user: windows, biases, dropout, looks and a Memory."""
+"""Calls on a CPU beside the PyTorch code of a user: windows, biases, dropout, Sparse, looks and a Memory."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ WINDOW, WINDOWED = 256, (512, 1024, 2048, 4096, 8192)
 ALIBI = (512, 4096)
 LOOKED = ((1, 8, 128, 64), (8, 8, 128, 64))
 STEP = (64, 50, 256)
+SPARSE = (512, 2048)
 
 
 def chunked(query: Tensor, key: Tensor, value: Tensor, left: int) -> Tensor:
@@ -54,6 +55,12 @@ def described(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     output, weights = weighted(query, key, value)
     weights.argmax(-1), -(weights * weights.clamp_min(1e-38).log()).sum(-1), weights.sum(-2)
     return output
+
+
+def by_sort(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention with 1.5-entmax, whose threshold is found by sorting the scores (Peters et al. 2019)."""
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    return regard.Sparse().choose(scores, torch.ones((), dtype=torch.bool)).weights @ value
 
 
 def step_pair(gradients: bool) -> Pair:
@@ -136,6 +143,8 @@ def cpu_pairs(gradients: bool) -> Iterator[Pair]:
         yield pair(
             "ALiBi", (1, 8, length, 64), partial(attend, bias=scheme), partial(sdpa, attn_mask=bias[None])
         )
+    for length in SPARSE:
+        yield pair("Sparse", (1, 4, length, 64), partial(attend, select=regard.Sparse()), by_sort)
     yield step_pair(gradients)
     if gradients:
         return

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["sparse_weights"]
-
 GROUPS = 64
 """The threshold of the maxima of this many groups of keys is a first bound of the threshold of a row."""
 
@@ -24,6 +22,8 @@ def sparse_weights(scores: Tensor, alpha: float) -> Tensor:
     tau is the root of a convex, decreasing function of tau. Newton's method finds the keys with a weight
     above 0. For these, tau has a closed form, whose derivatives of any order are exact.
     """
+    if not scores.numel():
+        return scores
     shifted = (scores - scores.detach().amax(-1, keepdim=True)) * (alpha - 1)
     low = _lower_bound(shifted.detach(), alpha)
     above = torch.relu(shifted - low)  # without gradient at 0, as a key at tau is not counted

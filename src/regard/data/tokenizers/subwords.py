@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import sentencepiece
 
 from regard.data.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.tokenizer import SPACE, SPECIALS, UNKNOWN, Sample, Tokenizer, clean
+from regard.data.tokenizers.tokenizer import SPACE, SPECIALS, UNKNOWN, Sample, Tokenizer, clean, clean_lines
 from regard.errors import ArgumentError, DataError, message
 
 Draw = Callable[[], float]
@@ -321,7 +321,7 @@ class Subwords(Tokenizer):
         return segmenter
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        cleaned = [clean(line) for line in lines]
+        cleaned = clean_lines(lines)
         return self._processor.encode(
             cleaned, num_threads=1 if len(cleaned) < FEW_LINES else available_cores()
         )

@@ -52,13 +52,40 @@ def clean(line: str) -> str:
     """
     if not isinstance(line, str):
         raise ArgumentError(message("clean()", f"a line is of type {type(line).__name__}", expected="a str"))
-    # Most lines are clean, except for their ends. This check takes a tenth of the time of the code below.
     line = line.strip()
-    if line.isprintable() and "  " not in line and SPACE not in line:
-        return line if unicodedata.is_normalized("NFC", line) else unicodedata.normalize("NFC", line)
+    if _is_clean(line):  # as most lines are; the code below takes ten times as long
+        return line
     # Surrogate pairs, which JSON escapes can produce, become one character. Lone surrogates become U+FFFD.
     whole = line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return " ".join(unicodedata.normalize("NFC", whole.translate(_BLANKED)).split())
+
+
+LINES_AT_ONCE = 64
+"""Number of lines that are checked together. If one of them is not clean, clean() is called for each."""
+
+
+def clean_lines(lines: Sequence[str]) -> list[str]:
+    """Return clean() of each line, in about two thirds of the time if most lines are clean already.
+
+    >>> clean_lines(["ein Haus", " zwei  Häuser "])
+    ['ein Haus', 'zwei Häuser']
+    """
+    cleaned: list[str] = []
+    for first in range(0, len(lines), LINES_AT_ONCE):
+        some = lines[first : first + LINES_AT_ONCE]
+        try:  # a space at the end of a line is next to another one here, and an empty line is between two
+            together = _is_clean(" ".join(some))
+        except TypeError:  # a line is not a str, so clean() raises an error
+            together = False
+        cleaned += some if together else map(clean, some)
+    return cleaned
+
+
+def _is_clean(text: str) -> bool:
+    """Whether clean() certainly returns this text, which may be several lines, unchanged."""
+    if not text.isprintable() or "  " in text or SPACE in text:
+        return False
+    return text[:1] != " " != text[-1:] and unicodedata.is_normalized("NFC", text)
 
 
 ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
