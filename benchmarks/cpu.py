@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.call_pairs import pairs
+from benchmarks.call_pairs import Pair, pairs
 from benchmarks.call_time import measured
 from benchmarks.cpu_pairs import cpu_pairs
 from benchmarks.decoding import CASES, measure
@@ -63,17 +63,35 @@ class Row:
         return self.ours / self.theirs
 
 
+CALLS = (
+    "plain, S=32",
+    "padding, S=32",
+    "MultiHead, self-attention",
+    "dropout, 16,8,128,64",
+    "float bias, 1,2,16,16",
+    "float bias, 4,8,256,64",
+    "window 256, 1,8,4096,64",
+    "documents, 1,8,1024,64",
+    "ALiBi, 1,8,512,64",
+    "Sparse, 1,4,2048,64",
+    "additive step from a Memory, 64,50,256",
+    "look, weights, 1,8,128,64",
+    "look, alignment, entropy and mass, 1,8,128,64",
+)
+"""The rows of benchmarks.call_time that this table has. Shapes are B,H,T,D, for the Memory B,S,A."""
+
+
 def calls(seconds: float) -> Iterator[Row]:
     """Attention calls; with gradients, the rows of cpu_pairs() include the backward pass."""
     for gradients in (False, True):
-        for pair in pairs("cpu", gradients):
-            if pair.name in ("plain, S=32", "padding, S=32", "MultiHead, self-attention"):
-                yield _call(pair, seconds, ", building a graph" if gradients else "")
-        for pair in cpu_pairs(gradients):
-            yield _call(pair, seconds, ", forward and backward" if gradients else "")
+        passes = (", building a graph", ", forward and backward") if gradients else ("", "")
+        for found, suffix in zip((pairs("cpu", gradients), cpu_pairs(gradients)), passes, strict=True):
+            for pair in found:
+                if pair.name in CALLS:
+                    yield _call(pair, seconds, suffix)
 
 
-def _call(pair: Any, seconds: float, passes: str) -> Row:
+def _call(pair: Pair, seconds: float, passes: str) -> Row:
     (row,) = measured(pair, "cpu", seconds)
     return Row(f"{pair.name}{passes}", row.ours / 1e6, row.theirs / 1e6, "PyTorch")
 

@@ -23,7 +23,9 @@ NOTHING = "Not measured yet: no such result is committed.\n"
 ADDITIVE, DOT = "Additive", ("Scaled dot", "Causal scaled dot")
 PLACES = {
     "call-cuda": "on this page",
-    "call-cpu": "on this page",
+    "cpu-table": "[Regard on a CPU](cpu.md)",
+    "cpu-calls": "[Regard on a CPU](cpu.md)",
+    "call-cpu": "[Regard on a CPU](cpu.md)",
     "additive-calls": "on this page",
     "additive-scales": "on this page",
     "mask-kernels": "on this page",
@@ -34,7 +36,7 @@ PLACES = {
     "recurrent": "on this page",
     "training-speed": "on this page",
     "training-run": "[Training](training.md)",
-    "training-cpu": "on this page",
+    "training-cpu": "[Regard on a CPU](cpu.md)",
     "packing": "on this page",
     "precision": "[Training](training.md)",
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
@@ -227,6 +229,7 @@ def calls(kind: str) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "call_cuda": partial(calls, "call-cuda"),
     "call_cpu": partial(calls, "call-cpu"),
+    "cpu_table": partial(calls, "cpu-table"),
     "additive_calls": partial(calls, "additive-calls"),
     "additive_scales": partial(calls, "additive-scales"),
     "mask_kernels": partial(calls, "mask-kernels"),

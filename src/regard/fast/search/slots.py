@@ -198,7 +198,10 @@ class SearchSlots(ABC):
         For a slot whose prefix has not ended, all tokens except that of the prefix have -inf.
         """
         assert self.forbidden is not None
-        scores_BKV, forced_BK1 = logits.float().log_softmax(-1), self._forced()
+        own = self.decoder.in_inference_mode and logits.device.type == "cpu"  # no decoder keeps the logits
+        scores_BKV, forced_BK1 = logits.float(), self._forced()
+        # In place, because memory bandwidth limits it.
+        scores_BKV = torch.log_softmax(scores_BKV, -1, out=scores_BKV if own else None)
         alone_BKV = None
         if forced_BK1 is not None:
             score_BK1 = scores_BKV.gather(2, forced_BK1)
