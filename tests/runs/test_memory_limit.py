@@ -8,8 +8,7 @@ import pytest
 
 from regard.cli import main
 from regard.errors import ArgumentError
-from regard.runs.devices import choose_device
-from regard.runs.memory_limit import memory_limit_hint
+from regard.runs.devices import choose_device, memory_limit_hint
 
 
 @pytest.fixture

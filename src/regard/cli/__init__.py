@@ -35,7 +35,7 @@ from regard.cli.usage_errors import (
     usage_error,
 )
 from regard.errors import LostProcess, Message, RegardError, RegardWarning, UnknownName, printable
-from regard.runs.memory_limit import check_memory_limit, memory_limit_hint
+from regard.runs.devices import check_memory_limit, memory_limit_hint
 
 __all__ = ["COMMANDS", "MARKUP", "Command", "CommandGroup", "app", "main"]
 

@@ -135,7 +135,7 @@ class BatchRows:
     def to(self, device: torch.device | str) -> Self:
         """Return a copy with all tensors on `device`.
 
-        If all tensors are parts of one buffer (packed_tensors.py), they are moved together.
+        If all tensors are parts of one buffer (pack()), they are moved together.
         """
         tensors: list[Tensor] = []
 

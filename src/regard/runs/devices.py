@@ -1,15 +1,21 @@
-"""Devices: check and choose the device of a model."""
+"""Devices: check and choose the device of a model; and the limit of the memory, which `ulimit -v` sets."""
 
 from __future__ import annotations
 
 import importlib
 import threading
 from contextlib import suppress
-
-import torch
+from typing import TYPE_CHECKING
 
 from regard.errors import ArgumentError, Setting, UnknownName, message
-from regard.runs.memory_limit import check_memory_limit
+
+if TYPE_CHECKING:
+    import torch
+
+try:  # here and not in memory_limit(): when memory is used up, the import would fail
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 def choose_device(name: str | torch.device) -> str:
@@ -25,6 +31,8 @@ def choose_device(name: str | torch.device) -> str:
     'cpu'
     """
     check_memory_limit()
+    import torch
+
     name = str(name)
     kind, colon, number = name.partition(":")
     name = f"cuda{colon}{number}" if kind == "gpu" else name
@@ -57,6 +65,8 @@ def start_device(device: str, local: int = 0) -> None:
     local: the index of the GPU if `device` has none: the index of this process on this machine.
     """
 
+    import torch
+
     def import_modules() -> None:
         with suppress(Exception):  # the training raises the error again
             importlib.import_module("torch._dynamo")  # 900 modules
@@ -73,3 +83,36 @@ def start_device(device: str, local: int = 0) -> None:
             torch.mm(ones, ones)
 
     threading.Thread(target=start, daemon=True, name="start of CUDA").start()
+
+
+LEAST = 10**9
+"""Bytes that PyTorch needs for one thread. With less, libgomp ends the process when it starts a thread."""
+
+
+def memory_limit() -> int | None:
+    """Return the limit in bytes, or None if there is no limit."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def check_memory_limit() -> None:
+    """Raise ArgumentError if the limit is too small for PyTorch."""
+    limit = memory_limit()
+    if limit is not None and limit < LEAST:
+        problem = f"the memory of this process is limited to {_megabytes(limit)}"
+        hint = "increase the limit: ulimit -v unlimited"
+        raise ArgumentError(message("regard", problem, expected=f"at least {_megabytes(LEAST)}", hint=hint))
+
+
+def memory_limit_hint(error: BaseException) -> str:
+    """Return a hint for an error that the limit may have caused. "" without a limit, and for other errors."""
+    limit = memory_limit()
+    if limit is None or not isinstance(error, MemoryError | ImportError | OSError | RuntimeError):
+        return ""
+    return f"hint: the memory of this process is limited to {_megabytes(limit)} (ulimit -v)"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
