@@ -18,7 +18,7 @@ from regard.data.tokenizers import Morphemes, clean, load_tokenizer, train_token
 from regard.data.tokenizers.morphemes import ENDINGS, is_korean
 from regard.data.tokenizers.tokenizer import Lowercased
 from regard.decoding import Greedy, Rules, Translator
-from regard.decoding.alignment_units import count_units
+from regard.decoding.word_alignment import count_units
 from regard.errors import ArgumentError, DataError, RegardWarning
 from regard.models import build_model
 from tests.conftest import SKIPS

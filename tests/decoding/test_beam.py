@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import regard
 from regard.data.batch import EOS, Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Length, Rules, coverage, search
-from regard.decoding.beam import beam_search
-from regard.decoding.highest_values import highest
+from regard.decoding.beam import beam_search, highest
 from regard.errors import ArgumentError, RegardError
 from regard.models import Encoded, Model, State
 from tests.decoding.toys import Looking, Table, everything

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.decoding import highest_values
-from regard.decoding.highest_values import highest_sums, largest
+from regard.decoding import beam as highest_values
+from regard.decoding.beam import highest_sums, largest
 
 
 @pytest.mark.parametrize("vocabulary", [128, 133, 640])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding.alignment_units import units_of
-from regard.decoding.long_lines import Part, divided, sentences, truncated
+from regard.decoding.input_checks import Part, divided, sentences, truncated
+from regard.decoding.word_alignment import units_of
 from tests.decoding.toys import Spaced
 from tests.facts import mentions
 

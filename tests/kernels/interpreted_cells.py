@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.data.batch import EOS, PAD
-from regard.decoding.highest_values import sortable
+from regard.decoding.beam import sortable
 from regard.fast.recurrent import attentive_steps_cpu
 from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins

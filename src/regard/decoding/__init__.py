@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from regard.decoding.forced_decoding import Observed, observe
     from regard.decoding.greedy import Greedy
     from regard.decoding.hypothesis import Hypothesis
-    from regard.decoding.long_lines import OVERLONG, Tokenizer
+    from regard.decoding.input_checks import OVERLONG, Tokenizer
     from regard.decoding.rules import LengthLimit, Rules
     from regard.decoding.sampling import Sample
     from regard.decoding.search import Search, search

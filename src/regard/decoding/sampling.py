@@ -12,9 +12,8 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.decoding.active_rows import Ends, Prompts
-from regard.decoding.beam import MOST_BEAMS
+from regard.decoding.beam import MOST_BEAMS, highest
 from regard.decoding.greedy import generate
-from regard.decoding.highest_values import highest
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
 from regard.errors import ArgumentError, message

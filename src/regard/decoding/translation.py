@@ -17,9 +17,8 @@ from rich.console import Console, ConsoleOptions
 from torch import Tensor
 
 from regard.data.tokenizers.tokenizer import clean
-from regard.decoding.alignment_units import shown_units
 from regard.decoding.hypothesis import LazyAttention
-from regard.decoding.word_alignment import Alignment, Choice, align
+from regard.decoding.word_alignment import Alignment, Choice, align, shown_units
 from regard.roles import BySite, sites_matching
 from regard.viewing.result import Result, unknown_note
 

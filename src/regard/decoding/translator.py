@@ -12,29 +12,26 @@ from typing import Any, overload
 from regard.data.batch import EOS, UNK, Batch
 from regard.data.line_io import advancing
 from regard.decoding.active_rows import device_of
-from regard.decoding.alignment_units import Units, check_units, units_of
 from regard.decoding.beam import Beam
 from regard.decoding.forced_decoding import check_look, observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.input_checks import (
     DEFAULT,
-    Default,
-    both_single,
-    checked_lines,
-    encode_prefixes,
-    search_hint,
-)
-from regard.decoding.long_lines import (
     OVERLONG,
+    Default,
     Part,
     Tokenizer,
+    both_single,
+    checked_lines,
     divided,
+    encode_prefixes,
+    search_hint,
     truncated,
 )
 from regard.decoding.rules import TRANSLATION_LIMIT, check_integers
 from regard.decoding.search import Search, search
 from regard.decoding.translation import END, Passage, Scored, Translation
-from regard.decoding.word_alignment import Alignment, BatchAlignments, Choice
+from regard.decoding.word_alignment import Alignment, BatchAlignments, Choice, Units, check_units, units_of
 from regard.errors import ArgumentError, UnknownName, check_keywords, message
 from regard.models.base import Model
 from regard.roles import CROSS

@@ -24,9 +24,9 @@ from regard.decoding import (
     Sample,
     Search,
     forced_decoding,
-    highest_values,
     search,
 )
+from regard.decoding import beam as highest_values
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult

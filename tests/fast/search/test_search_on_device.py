@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import EOS, Batch
 from regard.decoding import Average, Beam, Greedy, Prompts, Rules, Sample, Search, averaged, search
-from regard.decoding.highest_values import sortable
+from regard.decoding.beam import sortable
 from regard.decoding.word_alignment import Place
 from regard.errors import RegardWarning
 from regard.fast.search import captured, recorded_attention, slot_search

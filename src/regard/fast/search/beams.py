@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
-from regard.decoding.beam import Beam
-from regard.decoding.highest_values import highest, highest_sums
+from regard.decoding.beam import Beam, highest, highest_sums
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.slots import (
     Array,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD, buffer_of, pack, parts_of
-from regard.decoding.highest_values import largest
+from regard.decoding.beam import largest
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.sampling import Sample, Seed, random_numbers
 from regard.fast.search.decoder import SlotDecoder, resized_rows

@@ -22,8 +22,8 @@ from regard.attended import Attended
 from regard.data.batch import UNK, Batch
 from regard.data.line_io import Notes, say, tell
 from regard.decoding import Alignment, Choice, Scored, Translator, averaged, choices
-from regard.decoding.alignment_units import count_units, units_of
 from regard.decoding.forced_decoding import observe, sites_of
+from regard.decoding.word_alignment import count_units, units_of
 from regard.errors import ArgumentError, DataError, Setting, UnknownName, message, shown
 from regard.files.atomic_io import failed, replace
 from regard.files.untrusted import parse_json, read_limited

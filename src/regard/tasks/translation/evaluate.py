@@ -20,9 +20,9 @@ from rich.text import Text
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import Lines, Notes, advancing, check_standard_input, place_name, say, tell, writing
 from regard.data.pairs import PairStream, in_batches
-from regard.decoding.alignment_units import check_units, count_units
 from regard.decoding.search_options import describe_search, search_of
 from regard.decoding.unknown_words import UnknownWords
+from regard.decoding.word_alignment import check_units, count_units
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.evaluation import (
     AlignmentScore,
