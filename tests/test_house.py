@@ -27,7 +27,7 @@ LAYERS = (
     ("cli",),
     ("compare",),
     ("tasks", "huggingface"),
-    ("runs",),
+    ("runs", "aligner"),
     ("training", "decoding", "evaluation"),  # and fast, see TOGETHER
     ("named_models",),
     ("models",),
@@ -121,6 +121,7 @@ PUBLIC = (
     "T5Bias",
     "Top",
     "UnknownName",
+    "align",
     "attention",
     "build_position",
     "build_score",

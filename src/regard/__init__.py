@@ -15,6 +15,7 @@ import typing
 from regard import lazy_package
 
 if typing.TYPE_CHECKING:
+    from regard.aligner import align
     from regard.attended import Attended, Top
     from regard.attention import attention, read
     from regard.compare import compare
@@ -113,6 +114,7 @@ __all__ = [
     "T5Bias",
     "Top",
     "UnknownName",
+    "align",
     "attention",
     "build_position",
     "build_score",

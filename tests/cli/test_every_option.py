@@ -19,6 +19,7 @@ import typer
 from PIL import Image
 from rich.console import Console
 
+from regard.aligner import Aligner
 from regard.data.fetch import SETS
 from regard.data.shapes import shapes
 from regard.runs.prepare_run import Machine
@@ -120,6 +121,12 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             "--page": "--page page.html",
             "--max-source-length": "--max-source-length 3",
             "--batch-tokens": "--batch-tokens 12",
+            "--model": Lines(PAIRS, f"{PAIRS} --model {{d}}/b.rgd"),
+            "--save-model": Lines(PAIRS, f"{PAIRS} --save-model out.rgd"),
+            "--lexicon": Lines(PAIRS, f"{PAIRS} --lexicon out.tsv"),
+            "--tokenizer": Lines(PAIRS, f"{PAIRS} --tokenizer morpheme"),
+            "--draw": Lines(PAIRS, f"{PAIRS} --draw"),
+            "--json": Lines(PAIRS, f"{PAIRS} --json"),
         },
     ),
     "ask": (
@@ -647,6 +654,8 @@ def places(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         objects = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
         (folder / f"{name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
         (folder / f"{name}.jsonl").write_text("".join(f"{each}\n" for each in objects), "utf-8")
+    read = [(folder / f"b.{side}").read_text("utf-8").splitlines() for side in ("ko", "en")]
+    Aligner().fit(zip(*read, strict=True)).save(folder / "b.rgd")
     change = {"kind": "cut", "row": 0, "key": 1, "at": "*cross"}
     (folder / "changes.json").write_text(json.dumps({"interventions": [change]}))
     links = (folder / "a.links").read_text()

@@ -1,13 +1,16 @@
-"""regard align: print word alignments, which link each target word to the source word it attends to most."""
+"""regard align: print word alignments, learned from sentence pairs alone, or from the attention of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from regard.aligner.agreement import MEAN, METHODS, THRESHOLD
+from regard.cli.align_pairs import align_pairs, check_options
 from regard.cli.decoding_options import BATCH_TOKENS, MAX_SOURCE_LENGTH
 from regard.cli.open_runs import open_run
 from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command, finite
@@ -33,13 +36,48 @@ SYMMETRISE = "grow-diag-final-and"
 AGREEMENT = "agreement"
 """The value of --choose that chooses the alignments that agree best with the --backward run."""
 
+LEARNED = "Alignments without a run"
 COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "Two directions"
 
 
 @command(
-    RUN,
+    replace(
+        RUN,
+        help="Run folder: align by its attention. Without RUN, alignments are learned from the pairs.",
+        default=None,
+    ),
     *PAIR_LINES,
     "output",
+    CommandOption(
+        "--model",
+        "Aligner file, written by --save-model: continue with what it has learned from other pairs.",
+        "FILE",
+        Path,
+        panel=LEARNED,
+    ),
+    CommandOption(
+        "--save-model",
+        "Write the aligner to this file, for --model.",
+        "FILE.rgd",
+        Path,
+        panel=LEARNED,
+    ),
+    CommandOption(
+        "--lexicon",
+        "Write a dictionary to this file: source word, target word, both probabilities and count.",
+        "FILE",
+        Path,
+        panel=LEARNED,
+    ),
+    CommandOption(
+        "--tokenizer",
+        "Unit to align: word (split at spaces), character (Chinese and Japanese) or morpheme (Korean).",
+        "NAME",
+        default="word",
+        panel=LEARNED,
+    ),
+    but("draw", "Draw the alignments in the terminal.", panel=LEARNED),
+    but("json", "Print a JSON object for each pair: words, links, probabilities, agreement.", panel=LEARNED),
     CommandOption(
         "--gold-alignments",
         "Compare the alignments with the gold alignments in this file. Line N has the links of pair N: "
@@ -82,10 +120,11 @@ COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "T
     ),
     CommandOption(
         "--symmetrise",
-        f"With --backward: how to combine the alignments of both runs: {', '.join(SYMMETRISATIONS)}.",
+        f"How to combine the alignments of both directions: {', '.join(METHODS)}. With a run, it "
+        f"requires --backward; {MEAN} requires pairs without a run.",
         "NAME",
-        default=SYMMETRISE,
         given=True,
+        shown_default=f"{SYMMETRISE} with runs, {MEAN} without",
         panel=BOTH,
     ),
     CommandOption(
@@ -102,7 +141,7 @@ COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "T
         "Write all links with at least this weight.",
         0,
         1,
-        shown_default="one link per target word: the largest weight",
+        shown_default=f"with a run, one link per target word: the largest weight; without, {THRESHOLD}",
         check=finite,
     ),
     "unit",
@@ -111,8 +150,13 @@ COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "T
     BATCH_TOKENS,
     *OF_RUN,
 )
-def align(run: Path, **options: Any) -> None:
-    """Print word alignments: the source word that each target word attends to most.
+def align(context: typer.Context, run: Path | None, **options: Any) -> None:
+    """Print word alignments: learned from sentence pairs alone, or from the attention of a run.
+
+    Without RUN, a statistical aligner learns from the pairs which words translate each other. It needs no
+    pretrained model. A link is written if its mean probability of both directions is at least --threshold.
+
+    With RUN, each target word is linked to the source word that it attends to most.
 
     Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. Runs with a
     character tokenizer align characters, including spaces; runs with a morpheme tokenizer align Korean
@@ -126,6 +170,10 @@ def align(run: Path, **options: Any) -> None:
     alignment.json of the run, for later commands.
 
     Examples:
+
+    * `regard align --source corpus.ko --target corpus.en --save-model ko-en.rgd > corpus.links`
+
+    * `regard align --model ko-en.rgd --source test.ko --target test.en --page test.html > test.links`
 
     * `regard align runs/x --source test.ko --target test.en > test.links`
 
@@ -141,6 +189,12 @@ def align(run: Path, **options: Any) -> None:
 
     * `regard align runs/x --backward runs/y --source a.ko --target a.en --symmetrise grow-diag-final-and`
     """
+    check_options(context, run)
+    if run is None:
+        if options["symmetrise"] not in (None, *METHODS):
+            raise UnknownName("symmetrisation", options["symmetrise"], METHODS)
+        align_pairs(options)
+        return
     _check(options)
     check_output_ending(options["output"], page=True)
     pairs = pair_stream(options, "regard align", run)

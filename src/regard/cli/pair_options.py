@@ -59,7 +59,7 @@ def chosen_pairs(options: Mapping[str, Any]) -> Pairs:
     return read_pairs(source or None, target or None, tsv=tsv or None, jsonl=options["jsonl"] or None, **more)
 
 
-def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStream:
+def pair_stream(options: Mapping[str, Any], command: str, run: Path | None) -> PairStream:
     """Return the sentence pairs of the files as a stream, which can be read only once.
 
     One of the files may be "-", for standard input. The columns of the run are used if --columns is not set,
@@ -68,12 +68,14 @@ def pair_stream(options: Mapping[str, Any], command: str, run: Path) -> PairStre
     checked_files(options, command)
     source, target, tsv = options["source"], options["target"], options["tsv"]
     named = (options[name] or () for name in ("source", "target", "tsv", "jsonl"))
-    encoding, columns = encoding_of(run, chain(*named), options["encoding"]), options["columns"]
+    encoding, columns = options["encoding"], options["columns"]
+    if run is not None:
+        encoding = encoding_of(run, chain(*named), encoding)
     if source and target:
         check_standard_input(*source, *target)
         check_sides(source, target, None, encoding)
         return PairStream.lines(source, target, encoding)
-    data = config_of(run).get("data", {})
+    data = {} if run is None else config_of(run).get("data", {})
     if columns == DEFAULT_COLUMNS and tsv:
         columns = columns_of_header(tsv, data.get("columns"), encoding) or columns
     places, names = two_columns(columns), two_names("--fields", options["fields"])
