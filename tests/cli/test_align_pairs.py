@@ -18,7 +18,8 @@ LINE = re.compile(r"(\d+-\d+( \d+-\d+)*)?")
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """A folder with 300 pairs as parallel files, TSV, JSON lines and CP949, and their gold alignments."""
-    folder, pairs = tmp_path_factory.mktemp("corpus"), list(korean_english("train", 300))
+    folder = tmp_path_factory.mktemp("corpus")
+    pairs = [pair for pair in korean_english("train", 300) if pair.target.isascii()]
     sides = {"ko": [pair.source for pair in pairs], "en": [pair.target for pair in pairs]}
     for name, lines in sides.items():
         (folder / f"a.{name}").write_text("".join(f"{line}\n" for line in lines), "utf-8")

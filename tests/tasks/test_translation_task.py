@@ -11,8 +11,11 @@ import pytest
 import torch
 from rich.console import Console
 
+import regard
+from regard.aligner import Aligner
 from regard.data.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
+from regard.evaluation import read_links
 from regard.models import build_model
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.tasks.corpus import spread_by_length
@@ -20,6 +23,7 @@ from regard.tasks.translation import TranslationTask, load_translator
 from regard.tasks.translation.alignment import guided_site
 from regard.tasks.translation.data import read_split
 from regard.tasks.translation.settings import Data, TranslationSettings
+from regard.tasks.translation.task import LEARNED_LINKS
 from regard.training.distributed import Processes
 from regard.training.settings import build
 from regard.training.task import Stopped
@@ -177,10 +181,36 @@ def test_alignments_of_a_guided_run_come_from_the_guided_layer(
     assert torch.equal(everywhere.alignment.matrix, everywhere.align("*cross").matrix)
 
 
+def test_guided_runs_learn_the_alignments_of_their_training_pairs(
+    data: dict[str, list[str]], links: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    guided = {"training": {"guided_alignment": 0.3, "steps": 2}, "model": {"name": "bahdanau", "width": 8}}
+    run = train({**settings(data, training=guided["training"]), "model": guided["model"]}, tmp_path / "run")
+    stored = tmp_path / "run" / LEARNED_LINKS
+    task_settings = settings(data, training=guided["training"])
+    task = make_task({**task_settings, "model": guided["model"]}, tmp_path / "task")
+    pairs = [(pair.source, pair.target) for pair in task.corpus.split.train]
+    assert stored.read_text().splitlines() == [str(pair) for pair in regard.align(pairs)]
+    assert [str(each) for each in read_links(stored)] == [str(each) for each in task.corpus.links]
+    translator = load_translator(tmp_path / "run")
+    assert run is not None and translator.alignment.site == "decoder.cross"
+    # Pictures say that the attention was trained to align.
+    for result in (translator.score(*pairs[0]), translator.translate(pairs[0][0])):
+        assert "decoder.cross" in result.entry().caption and "decoder.cross" in result.seen().notes[-1]
+    # A gold alignment is used if there is one.
+    gold = settings(data, data={"alignments": [links]}, training=guided["training"])
+    assert make_task({**gold, "model": guided["model"]}, tmp_path / "gold").corpus.links is None
+    assert not (tmp_path / "gold" / LEARNED_LINKS).exists()
+    # A resumed run reads the file.
+    monkeypatch.setattr(Aligner, "align", None)
+    again = make_task({**task_settings, "model": guided["model"]}, tmp_path / "task")
+    assert again.corpus.links == task.corpus.links
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"training": {"guided_alignment": 1.0}}, "no alignments"),
+        ({"data": {"alignment_unit": "character"}}, "no alignments"),
         ({"model": {"name": "seq2seq"}}, "training.guided_alignment"),
         ({"training": {"guided_alignment": 1.0, "compile": True}}, "compiled model"),
     ],
@@ -188,7 +218,7 @@ def test_alignments_of_a_guided_run_come_from_the_guided_layer(
 def test_unsupported_guided_alignment_raises(
     data: dict[str, list[str]], links: str, tmp_path: Path, sections: Any, message: str
 ):
-    aligned = {} if "no alignments" in message else {"alignments": [links]}
+    aligned = sections.get("data", {"alignments": [links]})
     task_settings = settings(data, data=aligned, training={"guided_alignment": 1.0})
     model = sections.pop("model", {"name": "bahdanau", "width": 8})
     task_settings = {

@@ -36,6 +36,7 @@ SIDES = ("source", "target")
 END = "</s>"
 """The text of EOS in a list of tokens."""
 
+GUIDED = "{site} was trained to follow word alignments (guided alignment)"
 WITHOUT_END = "the weight on </s> is not drawn, so a row can sum to less than 1"
 
 _shortened = reprlib.Repr()
@@ -90,6 +91,7 @@ class Scored(Result):
     notes: messages for the user, e.g. that the line was split or truncated.
     aligned_at: which attention weights the alignment is computed from: the site, the head, and whether the
         weights of the next decoding step are used (see Choice).
+    guided: the attention layer (site) that was trained to follow word alignments; "" if there is none.
     units: the alignment units of source and target, "word" or "character".
     unknown, unknown_target: the source words and the target words (or characters) that are not in the
         vocabulary. They are encoded as UNK, or as bytes by a subword tokenizer.
@@ -111,6 +113,7 @@ class Scored(Result):
     passages: tuple[Passage, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     aligned_at: Choice = field(default=Choice(), kw_only=True)
+    guided: str = field(default="", kw_only=True)
     units: tuple[str, str] = field(default=("word", "word"), kw_only=True)
     unknown: tuple[str, ...] = field(default=(), kw_only=True)
     unknown_target: tuple[str, ...] = field(default=(), kw_only=True)
@@ -216,8 +219,13 @@ class Scored(Result):
             notes=self.all_notes,
             reference=reference,
             texts=None if self.units == ("word", "word") else (clean(self.source), clean(self.text)),
-            caption=WITHOUT_END if END in self.source_pieces else "",
+            caption="; ".join((*([WITHOUT_END] if END in self.source_pieces else []), *self._guidance)),
         )
+
+    @property
+    def _guidance(self) -> tuple[str, ...]:
+        """What stands under pictures of attention that was trained to align."""
+        return (GUIDED.format(site=self.guided),) if self.guided else ()
 
     @property
     def source_units(self) -> list[str]:
@@ -285,7 +293,7 @@ class Scored(Result):
             source_words,
             target_words,
             title or self.text,
-            self.all_notes,
+            (*self.all_notes, *self._guidance),
             score,
         )
         return seen.weighted_by_values() if by_values and sites else seen

@@ -127,6 +127,7 @@ class Translator:
                 hint = "use the tokenizers that the model was trained with"
                 raise ArgumentError(message("Translator()", problem, hint=hint))
         self.model, self.look, self.overlong, self.alignment = model, look, overlong, Choice.of(alignment)
+        self.guided = ""  # the site that was trained to align, see Scored.guided
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.unit = unit
         check_units(source_tokenizer, target_tokenizer, unit)
@@ -272,6 +273,7 @@ class Translator:
                     if note
                 ),
                 aligned_at=self.alignment,
+                guided=self.guided,
                 units=decoder.units,
                 unknown=decoder.source.unknown(left[row], pairs[row][0].tokens),
                 unknown_target=decoder.target.unknown(right[row], pairs[row][1].tokens),
@@ -577,6 +579,7 @@ class LineDecoder:
             sum(best.ranking for _, (best, *_) in parts),
             others,
             aligned_at=self.translator.alignment,
+            guided=self.translator.guided,
             units=self.units,
             unknown=self.source.unknown(line, source_tokens),
             bytewise=self.bytewise,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from regard.runs.run_folder import ALIGNMENT
 
 if TYPE_CHECKING:
     from regard.data import Tokenizer
-    from regard.data.pairs import PairStream
+    from regard.data.pairs import Pair, PairStream
     from regard.evaluation import AlignmentScore, Links
     from regard.tasks.translation.data import Corpus
     from regard.tasks.translation.settings import TranslationSettings
@@ -322,13 +322,15 @@ def guided_site(model: Model) -> str:
 def build_guide(corpus: Corpus, settings: TranslationSettings, sampled: bool) -> Guide | None:
     """Return the Guide of a training run; None if the settings have no guided-alignment loss.
 
-    Raise ArgumentError if the data have no alignments, or if the attention weights have no gradient.
+    Raise ArgumentError if there are no alignments of the training pairs, or if the attention weights have no
+    gradient.
 
     sampled: whether the run trains hard attention with an estimator.
     """
     if not settings.training.guided_alignment:
         return None
-    if corpus.split.links is None:
+    links = corpus.split.links if corpus.links is None else corpus.links
+    if links is None:
         no_links = "use --gold-alignments FILE, or ", Setting("training", "guided_alignment", 0)
         raise ArgumentError(
             message("training.guided_alignment", "the data have no alignments", hint=no_links)
@@ -349,7 +351,25 @@ def build_guide(corpus: Corpus, settings: TranslationSettings, sampled: bool) ->
         problem = f"it is {unit!r}, but the tokenizers have {kinds[0]}s (source), {kinds[1]}s (target)"
         units = "use ", Setting("data", "alignment_unit", "word"), " or ", Setting("data", "tokenizer", unit)
         raise ArgumentError(message("data.alignment_unit", problem, hint=units))
-    return Guide(corpus.split.links, corpus.source, corpus.target, unit)
+    return Guide(links, corpus.source, corpus.target, unit)
+
+
+def learned_links(pairs: Iterable[Pair], path: Path) -> list[Links]:
+    """Return the alignment of each training pair, for guided alignment without gold alignments.
+
+    A statistical aligner learns it from the pairs (see regard.aligner). It is stored in a file of the run, so
+    that a resumed run has the same alignments; if the file exists, it is read.
+
+    path: the file, in Pharaoh format.
+    """
+    from regard.aligner import Aligner
+    from regard.evaluation import read_links
+    from regard.files.atomic_io import write_whole
+
+    if not path.exists():
+        aligned = Aligner().align((pair.source, pair.target) for pair in pairs)
+        write_whole(path, "".join(f"{pair}\n" for pair in aligned).encode())
+    return read_links(path)
 
 
 def joined_weights(calls: list[Attended]) -> Tensor:

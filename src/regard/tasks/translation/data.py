@@ -88,6 +88,8 @@ class Corpus:
     target: the tokenizer of the target.
     train: the training pairs as token ids.
     valid: the validation pairs as token ids.
+    links: the alignment of each training pair, learned from the pairs; None unless the run has guided
+        alignment and no gold alignments.
     """
 
     split: Split
@@ -95,6 +97,7 @@ class Corpus:
     target: Tokenizer
     train: EncodedPairs
     valid: EncodedPairs
+    links: Sequence[Links] | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -279,8 +279,8 @@ class TranslationTraining(Training):
     best: the metric that selects the best checkpoint.
     label_smoothing: label smoothing (0 disables it).
     word_dropout: probability of replacing a source or target input token by <unk>.
-    guided_alignment: weight of the guided-alignment loss, which trains the attention on --gold-alignments (0
-        disables it).
+    guided_alignment: weight of the guided-alignment loss, which trains the attention on --gold-alignments or,
+        without this option, on alignments learned from the training pairs (0 disables it).
     r_drop: weight of the R-Drop loss (0 disables it). Each step computes two forward passes of the batch with
         different dropout masks, and the model is trained to give similar output distributions in both.
     """

@@ -57,6 +57,9 @@ sentences of a batch have more similar lengths if there are many at once."""
 TOKENIZERS = ("source.tokenizer", "target.tokenizer")
 """The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
 
+LEARNED_LINKS = "train.links"
+"""The alignments of the training pairs, in a run with guided alignment and without gold alignments."""
+
 AUTO, INT8 = "auto", "int8"
 
 FIRST_HALF = (8, 0)
@@ -249,6 +252,7 @@ class TranslationTask(BatchedTask):
     ) -> Corpus:
         from regard.data import encode_pairs, train_tokenizers
         from regard.files.user_cache import cache_folder
+        from regard.tasks.translation.alignment import learned_links
         from regard.tasks.translation.data import VOCABULARY, Corpus, Lowered, status
 
         options = settings.data
@@ -267,7 +271,11 @@ class TranslationTask(BatchedTask):
         place = cache or cache_folder()
         train = encode_pairs(data.train, source, target, place, longest=options.max_length)
         valid = encode_pairs(data.valid, source, target, place, longest=options.max_length, over="truncate")
-        return Corpus(data, source, target, train, valid)
+        links = None
+        if settings.training.guided_alignment and data.links is None and options.alignment_unit == "word":
+            with status("aligning the words of the training pairs"):
+                links = learned_links(data.train, folder / LEARNED_LINKS)
+        return Corpus(data, source, target, train, valid, links)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: TranslationSettings) -> tuple[int, ...]:
@@ -310,9 +318,11 @@ class TranslationTask(BatchedTask):
         choice = read_choice(folder)
         if choice is not None:
             check_choice(model, choice, folder)
-        alignment = choice or (guided_site(model) if settings.training.guided_alignment else None)
-        options = options if alignment is None else {"alignment": alignment, **options}
-        return TranslationRun(model, source, target, **{"search": Beam(), **options}).from_run(run)
+        guided = guided_site(model) if settings.training.guided_alignment else ""
+        options = {"alignment": choice or guided, **options} if choice or guided else options
+        translator = TranslationRun(model, source, target, **{"search": Beam(), **options}).from_run(run)
+        translator.guided = guided
+        return translator
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
