@@ -7,8 +7,13 @@ PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 PLAIN = tests/layers tests/models tests/decoding tests/tasks tests/training tests/papers tests/learning
 
-USERS = tests/benchmarks tests/cli tests/data tests/docs/test_notebooks.py tests/learning tests/reliability \
-    tests/runs tests/tasks tests/test_readme.py tests/training
+# The slow tests of what users do. Those that repeat the same with more cases, seeds or models are in test-all.
+USERS = tests/benchmarks/test_first_hour.py tests/cli tests/runs tests/tasks/test_hard_attention.py \
+    tests/tasks/test_language_task.py "tests/learning/test_recipes.py::$(STORIES)[babi-task]" \
+    tests/reliability/test_abandoned_readers.py tests/reliability/test_edited_weights.py \
+    tests/reliability/test_interrupts.py tests/training/test_distributed.py \
+    "tests/training/test_resume.py::test_run_killed_a_thousand_times_ends_with_the_same_bits[1-0]"
+STORIES = test_memory_network_answers_questions_about_new_stories
 
 .PHONY: help demo test test-all test-plain test-users test-gpu docs bench clean
 .DELETE_ON_ERROR:
