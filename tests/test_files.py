@@ -79,7 +79,8 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_extras_exist():
     extras = settings()["project"]["optional-dependencies"]
-    for_users = {"board", "efficientnet", "huggingface", "kernels", "korean", "moses", "parquet", "view"}
+    for_users = {"board", "ctranslate2", "efficientnet", "huggingface", "kernels", "korean", "moses", "onnx"}
+    for_users |= {"parquet", "view"}
     assert set(extras) == for_users | {"dev", "all", "timm"}
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == for_users

@@ -27,6 +27,7 @@ LAYERS = (
     ("cli",),
     ("compare",),
     ("tasks", "huggingface"),
+    ("export",),
     ("runs", "aligner"),
     ("training", "decoding", "evaluation"),  # and fast, see TOGETHER
     ("named_models",),

@@ -35,7 +35,8 @@ With this seed, the model of `trained` gives translations that are not empty.
 """
 
 
-def _trained(factory: pytest.TempPathFactory, **model: object) -> Path:
+def train_small(factory: pytest.TempPathFactory, **model: object) -> Path:
+    """Train a run with these options of the model, and return its folder."""
     folder = factory.mktemp("runs") / "tiny"
     given = {**SETTINGS, "model": {**SETTINGS["model"], **model}}
     with pytest.MonkeyPatch.context() as patch:
@@ -47,13 +48,13 @@ def _trained(factory: pytest.TempPathFactory, **model: object) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that looks at its source. Nobody changes it."""
-    return _trained(tmp_path_factory, name="bahdanau")
+    return train_small(tmp_path_factory, name="bahdanau")
 
 
 @pytest.fixture(scope="session")
 def unseeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that does not. Nobody changes it."""
-    return _trained(tmp_path_factory, name="seq2seq")
+    return train_small(tmp_path_factory, name="seq2seq")
 
 
 class CommandResult(tuple):

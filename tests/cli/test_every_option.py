@@ -312,6 +312,17 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             ),
         },
     ),
+    "export": (
+        "{run} --to safetensors --output out",
+        {
+            "--to": Refused("", "safetensors", "{run} --to nowhere --output out"),
+            "--output": Lines("{run} --to safetensors --output out", "{run} --to safetensors --output other"),
+            "--quantization": "--quantization float16",
+            "--check-file": Refused("--check-file none", "none"),
+            "--checkpoint": Refused("--checkpoint 9999", "9999"),
+            "--threads": "--threads 2",
+        },
+    ),
     "generate": (
         '{lm} --prompt "the cat" --max-new-tokens 6',
         {
@@ -516,6 +527,7 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             ),
             "--batch-tokens": Lines("{run} {d}/a.ko", "{run} {d}/a.ko --batch-tokens 12"),
             "--precision": "--scores --precision int8",
+            "--engine": Refused("--engine none", "ctranslate2"),
         },
     ),
     "view": (

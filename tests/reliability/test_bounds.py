@@ -136,6 +136,7 @@ def _needed(path: tuple[str, ...]) -> list[str]:
     needed = {
         "align": ["absent", "--source", "a", "--target", "b"],
         "average": ["absent", "--output", "new"],
+        "export": ["absent", "--to", "safetensors", "--output", "new"],
         "evaluate": ["absent", "--source", "a", "--target", "b"],
         "intervene": ["absent", "a sentence"],
         "score": ["absent", "--source", "a", "--target", "b"],

@@ -43,6 +43,7 @@ COMMANDS: dict[str, list[str]] = {
     "korean": ["data", "korean", "--pairs", "50", "--output", "new", "--overwrite"],
     "split": ["data", "split", "--tsv", "a.tsv", "--held-out", "5", "--output", "new", "--overwrite"],
     "average": ["average", "RUN", "--last", "2", "--output", "new"],
+    "export": ["export", "RUN", "--to", "safetensors", "--check-file", "a.ko", "--output", "new"],
     "evaluate page": [
         *("evaluate", "RUN", "--source", "a.ko", "--target", "a.en", "--greedy", "--page", "new.html")
     ],
@@ -51,7 +52,7 @@ COMMANDS: dict[str, list[str]] = {
 }
 """Every command that writes files, except training. RUN is a trained run; output names begin with "new"."""
 
-FRESH = ("average", "demo")
+FRESH = ("average", "demo", "export")
 """Commands that refuse or continue an output that exists, so that they are not tried with an earlier one."""
 
 TIMED = ("log.jsonl", "state.json", "manifest.json", "demo.html")

@@ -60,6 +60,7 @@ def test_damaged_tokenizer_is_detected_by_every_command(run_copy: Path, tmp_path
         "translate": [str(run_copy), "--text", "a"],
         "evaluate": [str(run_copy), *pairs],
         "average": [str(run_copy), "--last", "2", "--output", str(tmp_path / "mean")],
+        "export": [str(run_copy), "--to", "safetensors", "--output", str(tmp_path / "out")],
         "train": ["--output", str(run_copy), "--resume"],
     }
     for command, arguments in commands.items():

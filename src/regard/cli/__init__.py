@@ -60,6 +60,7 @@ COMMANDS = {
     "data": DATA,
     "show": TOOLS,
     "average": TOOLS,
+    "export": TOOLS,
     "backends": TOOLS,
     "doctor": TOOLS,
     "cache": TOOLS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,11 +14,9 @@ from regard.cli.options import COUNT, REQUIRED, RUN, but, command
 from regard.cli.printing import printable_console
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shell_word, shown
-from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
-from regard.files.folder_lock import NAME as LOCK
-from regard.files.folder_lock import locked
+from regard.files.new_folder import check_new, new_folder
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import ALIGNMENT, DATA, check_one_seed, made_folder, write_config_and_manifest
+from regard.runs.run_folder import ALIGNMENT, DATA, check_one_seed, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_scores
@@ -102,58 +99,25 @@ def average_run(
     chosen: the checkpoints of the old run.
     out: the new run folder.
     """
-    if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
-        hint = "choose a folder that does not exist"
-        raise ArgumentError(message(f"--output {shown(out)}", "the path exists and is not empty", hint=hint))
+    check_new(out)
     weights = mean_weights(chosen)
     newest = chosen[-1].state
     about = Averaged(run.resolve().name, [each.step for each in chosen])
     copied = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
     scores = {"scores": stored_scores(chosen[0])} if len(chosen) == 1 else {}  # a mean was not evaluated
     state = {**copied, **scores, "averaged": asdict(about), "ended": str(about)}
-    place = Path(os.path.abspath(out))
-    made_folder(place.parent)
-    for path in place.parent.iterdir():  # of earlier commands that were interrupted
-        left = leftover(path.name)
-        if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
-            with suppress(DataError, OSError):  # a locked folder is still being written
-                with locked(path):
-                    pass
-                remove(path)
-    temporary = beside(place, "part")
-    try:
-        with locked(made_folder(temporary)):
-            Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
-            for name in (DATA, *task.files, ALIGNMENT):
-                if os.path.lexists(run / name):
-                    with (
-                        open(run / name, "rb", opener=open_regular) as source,
-                        open(temporary / name, "xb") as target,
-                    ):
-                        shutil.copyfileobj(source, target)
-            write_config_and_manifest(
-                task, temporary, task.settings_type.without_folders(settings.model_dump())
-            )
-            (temporary / LOCK).unlink(missing_ok=True)
-            flush_folder(temporary)
-            checked_settings(task, temporary)
-            if place.is_dir():
-                place.rmdir()  # the folder exists, but it is empty
-            os.rename(temporary, place)
-        try:
-            flush_folder(place.parent)
-        except OSError:
-            remove(place)  # so that the same command can be run again
-            raise
-    except (OSError, DataError) as error:  # a DataError of Checkpoints names the temporary folder
-        cause = error.__cause__ if isinstance(error, DataError) else error
-        if not isinstance(cause, OSError):
-            raise
-        size = sum(weight.nbytes for weight in weights.values())
-        raise failed(shown(out), "the new run could not be written", cause, size) from None
-    finally:
-        with suppress(OSError):
-            remove(temporary)
+    sizes = {name: weight.nbytes for name, weight in weights.items()}
+    with new_folder(out, "the new run could not be written", sizes) as temporary:
+        Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
+        for name in (DATA, *task.files, ALIGNMENT):
+            if os.path.lexists(run / name):
+                with (
+                    open(run / name, "rb", opener=open_regular) as source,
+                    open(temporary / name, "xb") as target,
+                ):
+                    shutil.copyfileobj(source, target)
+        write_config_and_manifest(task, temporary, task.settings_type.without_folders(settings.model_dump()))
+        checked_settings(task, temporary)
     return Checkpoint(chosen[-1].step, out / folder_name(chosen[-1].step))
 
 

@@ -27,6 +27,7 @@ from regard.decoding import Translation
 from regard.decoding.search_options import describe_search
 from regard.errors import ArgumentError, message
 from regard.roles import CROSS
+from regard.tasks.translation.settings import ENGINE
 from regard.training.command_options import CommandOption, flag, several
 
 AT_ONCE = 4096
@@ -93,6 +94,7 @@ AT_ONCE = 4096
         default="auto",
         panel=MACHINE,
     ),
+    ENGINE,
     "threads",
 )
 def translate(run: Path, files: list[str] | None, text: list[str] | None, **options: Any) -> None:
@@ -147,6 +149,7 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
         look=CROSS if look else None,
         unit=options["unit"],
         precision=options["precision"],
+        engine=options["engine"],
     )
     if translator.quality:
         say(translator.quality)

@@ -172,6 +172,8 @@ FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file"
 recommends the argument FILES."""
 
 PEER_COMMANDS = {
+    "convert": "export",
+    "ct2-transformers-converter": "export",
     "decode": "translate",
     "download": "data",
     "eval": "evaluate",

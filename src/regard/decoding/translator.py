@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, overload
@@ -95,6 +95,9 @@ class Translator:
     >>> translator.translate("abc").text == first.text
     True
     """
+
+    searcher: Callable[..., list[list[Hypothesis]]] = staticmethod(search)
+    """The function that decodes a batch, with the arguments of search(). An engine can replace it."""
 
     limit = TRANSLATION_LIMIT
     """The maximum number of tokens of a translation, used if the rules of the search have no maximum."""
@@ -472,7 +475,7 @@ class LineDecoder:
                 index = [(place << 40) + first + line for line, place in some]
                 batch = Batch.collate([parts[line][place].tokens for line, place in some], index=index)
                 starts = [prefixes[line] if place == 0 else () for line, place in some]
-                result = search(
+                result = self.translator.searcher(
                     self.model, batch, how, prefixes=starts, look=self.look, limit=self.translator.limit
                 )
                 for (line, place), hypotheses in zip(some, result, strict=True):
@@ -596,7 +599,6 @@ class LineDecoder:
         aligned: see _translation().
         """
         fields: dict[str, Any] = {
-            "token_scores": best.token_scores,
             "source_token_ids": (*part.tokens, EOS),
             "token_ids": best.tokens,
         }
@@ -607,6 +609,10 @@ class LineDecoder:
             words = functools.partial(_words, *arguments)
             fields["_alignment"] = (aligned.choice, aligned.add(place, words))
         others = functools.partial(_pieces_and_words, *arguments)
+        if "token_scores" in vars(best):
+            fields["token_scores"] = best.token_scores
+        else:  # of an engine that computes them when they are read
+            others = functools.partial(_with_scores, best, others)
         passage: Passage = Passage.with_lazy_attention(
             lambda: (best.attention, best.values), others, **fields
         )
@@ -625,6 +631,10 @@ def _pieces_and_words(
         "pieces": (*sides[1].units.pieces(output), *[END] * end),
         "words": words,
     }
+
+
+def _with_scores(best: Hypothesis, others: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    return {**others(), "token_scores": best.token_scores}
 
 
 def _words(

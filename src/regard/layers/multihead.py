@@ -145,8 +145,8 @@ class MultiHead(nn.Module):
 
         The K T queries of a memory are those of one call, as in source_attention.attend().
         """
-        query_BTM = query.reshape(len(memory.key), -1, query.shape[-1])
-        beams = len(query) // max(len(query_BTM), 1) or 1
+        query_BTM = query.reshape(memory.key.shape[0], -1, query.shape[-1])  # len() would fix B in an export
+        beams = query.shape[0] // max(query_BTM.shape[0], 1) or 1
         return self(query_BTM, memory, beams=beams, **options).output.reshape(query.shape)
 
     def remember(

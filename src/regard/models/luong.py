@@ -95,7 +95,7 @@ class Luong(ReadoutSteps, Model, SourceAttention):
     def start(self, encoded: Encoded) -> State:
         if not self.feeding:
             return State(hidden=encoded.first)
-        feed = encoded.first[0].new_zeros(len(encoded), self.readout.joined_size)
+        feed = encoded.first[0].new_zeros(encoded.lengths.shape[0], self.readout.joined_size)
         return State(hidden=(*encoded.first, feed))
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
@@ -124,8 +124,8 @@ class Luong(ReadoutSteps, Model, SourceAttention):
         if isinstance(self.view, Monotonic):
             options["mask"] = local_mask(states_RTM, memory, position, self.view.reach)
         if isinstance(self.view, Predicted) and self.place is not None:
-            centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
-            options["select"] = LocalP(centre_BT, self.view.reach)
+            places_BT = self.place(states_RTM).reshape(encoded.lengths.shape[0], -1)
+            options["select"] = LocalP(places_BT * encoded.lengths[:, None], self.view.reach)
         return self.attend(states_RTM, memory, position, **options)
 
 

@@ -71,7 +71,7 @@ class Seq2Seq(Model):
         inputs, context = embedded_RTM, []
         if self.every:
             last_BM = encoded.first[0][:, -1]
-            shared_RM = last_BM.repeat_interleave(len(tokens) // max(len(encoded), 1), 0)
+            shared_RM = last_BM.repeat_interleave(tokens.shape[0] // max(last_BM.shape[0], 1), 0)
             context = [shared_RM[:, None].expand(-1, tokens.shape[1], -1), embedded_RTM]
             inputs = torch.cat((embedded_RTM, context[0]), -1)
         states_RTM, hidden = self.decoder.run(inputs, state.hidden)

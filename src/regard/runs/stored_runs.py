@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -184,6 +185,25 @@ class LoadedRun:
         A subclass may add entries.
         """
         return {"step": self.checkpoint.step, "model": self.settings.model.name}
+
+    def validation_texts(self, count: int) -> list[str]:
+        """Return the inputs of up to `count` examples of the validation set; [] for tasks without texts."""
+        return []
+
+    def export(
+        self,
+        to: str,
+        output: str | Path,
+        *,
+        quantization: str | None = None,
+        texts: Sequence[str] | None = None,
+    ) -> Any:
+        """Export this run for another program; print() shows the result of the self-check.
+
+        For the arguments, see regard.export.export_run().
+        """
+        export_run = importlib.import_module("regard.export").export_run  # a layer above this one
+        return export_run(self, to, output, quantization=quantization, texts=texts)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())

@@ -130,9 +130,10 @@ def load(
     seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2) loads the run folder
         folder/seed-2.
     options: further arguments of the returned object; for translation, those of regard.decoding.Translator,
-        for example search=Beam(size=5), and precision: "auto" (default), "float32", "bfloat16", "float16"
-        or "int8". "auto" is float16 on NVIDIA GPUs from Ampere on, otherwise float32. Half precision is
-        faster on a GPU, int8 weights on a CPU, but rounding can change translations.
+        for example search=Beam(size=5), engine="ctranslate2", which searches with CTranslate2 on the CPU, and
+        precision: "auto" (default), "float32", "bfloat16", "float16" or "int8". "auto" is float16 on NVIDIA
+        GPUs from Ampere on, otherwise float32. Half precision is faster on a GPU, int8 weights on a CPU, but
+        rounding can change translations.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -425,6 +426,9 @@ class ClassificationRun(LoadedRun, TextClassifier):
         data = self.settings.data
         columns = {"text": data.text, "second": data.second} if self.model.pairs else {"text": data.text}
         return tuple(column if isinstance(column, str) else name for name, column in columns.items())
+
+    def validation_texts(self, count: int) -> list[str]:
+        return list(itertools.islice(read_labelled_split(self.settings.data).valid.firsts, count))
 
     def shown(self) -> dict[str, object]:
         return {**super().shown(), "labels": list(self.labels)}

@@ -25,6 +25,7 @@ from regard.decoding.rules import MOST_TOKENS, check_integers
 from regard.errors import ArgumentError, message
 from regard.evaluation.attribution import METHODS, Attribution, InputVectors, attribute
 from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
+from regard.lazy_package import imported
 from regard.look import Look
 from regard.models.language_base import LanguageModel
 from regard.roles import BySite
@@ -312,6 +313,11 @@ class LanguageRun(LoadedRun):
     def device(self) -> torch.device:
         """The device of the model."""
         return self.model.embedding.weight.device
+
+    def validation_texts(self, count: int) -> list[str]:
+        read_texts = imported("regard.tasks.language.task.read_texts")  # which imports this module
+        lines = (line for line in read_texts(self.settings.data).valid if line.strip())
+        return list(itertools.islice(lines, count))
 
     @overload
     def generate(self, prompts: str, **options: Unpack[Options]) -> GeneratedText: ...  # type: ignore[overload-overlap]

@@ -48,7 +48,7 @@ from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.alignment import aligned_at
 from regard.tasks.translation.data import swapped_note
-from regard.tasks.translation.settings import TranslationSettings, describe_quality
+from regard.tasks.translation.settings import ENGINE, TranslationSettings, describe_quality
 from regard.training.command_options import CommandOption
 from regard.training.logs.live_table import perplexity
 from regard.training.settings import build
@@ -150,6 +150,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
         default="float32",
         panel="Checkpoint and device",
     ),
+    ENGINE,
 )
 """The options of `regard evaluate` for translation."""
 
@@ -208,6 +209,7 @@ def evaluate_translation(task: type[RunTask], run: ChosenRun | None, options: Ma
         problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
         raise ArgumentError(message("--translations", problem, expected=expected))
     limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
+    limits |= {"engine": options["engine"]}
     translator = run.load(task, search=search, precision=options["precision"], **limits)
     check_units(translator.source_tokenizer, translator.target_tokenizer, options["unit"])
     partner = None

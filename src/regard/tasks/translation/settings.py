@@ -131,6 +131,16 @@ WAYS = {
 DEFAULT_PAIRS = 20_000
 """The default number of training pairs from the built-in corpus."""
 
+ENGINE = CommandOption(
+    "--engine",
+    "What searches: regard, or ctranslate2, which is faster on a CPU for Transformers (extra ctranslate2). "
+    "Options and results are the same.",
+    "NAME",
+    default="regard",
+    panel="Checkpoint and device",
+)
+"""The option of the commands that translate."""
+
 Vocabulary = Annotated[int, Field(ge=1, le=1_000_000)]
 
 

@@ -75,6 +75,9 @@ STEPS = "steps"
 UNKNOWN = "<unk>"
 """The text of the token for words that are not in the vocabulary."""
 
+ENGINES = ("regard", "ctranslate2")
+"""The values of load(engine=...) and of --engine; the first is the default."""
+
 SELF_VIEWS = ("self", "rollout")
 """The views that draw self-attention."""
 
@@ -99,6 +102,12 @@ class TranslationRun(LoadedRun, Translator):
 
     def shown(self) -> dict[str, object]:
         return {**super().shown(), "search": self.search}
+
+    def validation_texts(self, count: int) -> list[str]:
+        from regard.tasks.translation.data import read_split, texts
+
+        split = read_split(self.settings.data)
+        return [source for source, _ in texts(split.valid, count)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +297,15 @@ class TranslationTask(BatchedTask):
         return build_model(model.name, source, target, **model.options)
 
     @classmethod
-    def load(cls, run: StoredRun, device: str, *, precision: str = AUTO, **options: Any) -> TranslationRun:
+    def load(
+        cls,
+        run: StoredRun,
+        device: str,
+        *,
+        precision: str = AUTO,
+        engine: str = ENGINES[0],
+        **options: Any,
+    ) -> TranslationRun:
         """Load the translator of a run.
 
         The file alignment.json in the run folder says from which attention weights word alignments are
@@ -296,9 +313,12 @@ class TranslationTask(BatchedTask):
         used. If there is no such site, all cross-attention layers are used.
 
         precision: the dtype of the weights and of the computation: a name in PRECISIONS, "auto" or "int8".
+        engine: a name in ENGINES: what searches. With "ctranslate2", it runs on the CPU.
         options: further arguments of Translator(), such as search.
         """
-        check_options({"precision": precision, **options})
+        check_options({"precision": precision, "engine": engine, **options})
+        own = engine == ENGINES[0]
+        device, compute, precision = (device, "", precision) if own else ("cpu", precision, "float32")
         folder, settings = run.folder, run.settings
         source, target = load_tokenizers(folder, settings.data)
         model = cls.build_model(settings.model, (source.size, target.size))
@@ -322,6 +342,10 @@ class TranslationTask(BatchedTask):
         options = {"alignment": choice or guided, **options} if choice or guided else options
         translator = TranslationRun(model, source, target, **{"search": Beam(), **options}).from_run(run)
         translator.guided = guided
+        if not own:
+            from regard.export.ctranslate2 import use_ctranslate2
+
+            use_ctranslate2(translator, compute)
         return translator
 
     @classmethod
@@ -660,11 +684,14 @@ def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if an option is not `precision` and not an argument of Translator().
+    """Raise an error if an option is not `precision`, `engine` or an argument of Translator().
 
     The error suggests the most similar name.
     """
-    check_load_keywords(Translator, {name: each for name, each in options.items() if name != "precision"})
+    own = ("precision", "engine")
+    check_load_keywords(Translator, {name: each for name, each in options.items() if name not in own})
+    if (engine := options.get("engine", ENGINES[0])) not in ENGINES:
+        raise UnknownName("engine", engine, ENGINES)
     precision = options.get("precision", AUTO)
     if precision not in (AUTO, INT8, *PRECISIONS):
         raise UnknownName("precision", precision, (AUTO, INT8, *PRECISIONS))
