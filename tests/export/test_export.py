@@ -96,6 +96,7 @@ def test_allow_lists_have_every_option_of_their_models(name):
         ("huggingface", {"position": "rotary"}, ("position = 'rotary'", "position=sinusoidal")),
         ("huggingface", {"activation": "swiglu"}, ("activation", "relu")),
         ("onnx", {"position": "alibi"}, ("position", "rotary")),
+        ("onnx", {"score": "additive"}, ("score", "score=scaled_dot")),
         ("onnx", {"name": "bahdanau", "encoder": "paper"}, ("encoder = 'paper'", "encoder=gru")),
         ("onnx", {"name": "lstmn"}, ("lstmn", "bahdanau")),
     ],
@@ -386,7 +387,7 @@ ONNX = [
     ("seq2seq", {"cell": "lstm"}),
     ("seq2seq", {"context": "every", "cell": "rnn", "reverse": True}),
     ("transformer", {"norm": "post", "activation": "swiglu", "score": "general", "tie": "none"}),
-    ("transformer", {"score": "additive", "position": "learned", "longest": 60, "without": ["feed-forward"]}),
+    ("transformer", {"position": "learned", "longest": 60, "without": ["feed-forward"]}),
 ]
 
 

@@ -44,6 +44,11 @@ SCORE = only(
     reason="the export has no code for it",
     nearest="score=scaled_dot",
 )
+INNER = only(
+    *("dot", "scaled_dot", "general"),
+    reason="the export of Transformers only has inner products",
+    nearest="score=scaled_dot",
+)
 SELECT = only("softmax", reason="the export only has softmax", nearest="select=softmax")
 RECURRENT = {"width": ANY, "embedding": ANY, "dropout": ANY, "score": SCORE, "select": SELECT}
 RECURRENCE = {"recurrence": ANY, "cell": ANY, "depth": ANY, "width": ANY, "embedding": ANY, "dropout": ANY}
@@ -75,7 +80,7 @@ class Onnx(Target):
                 "dropout": ANY,
                 "inner_dropout": ANY,
                 "longest": ANY,
-                "score": SCORE,
+                "score": INNER,
                 "select": SELECT,
                 "without": ANY,
             },
