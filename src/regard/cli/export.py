@@ -62,7 +62,7 @@ def export(
     find_target(to)
     check_new(output)
     task_in_regard(run, "translation, language or classification")
-    set_threads({"threads": threads})
+    set_threads({"threads": threads, "device": "cpu"})
     loaded = load(run, checkpoint=checkpoint, device="cpu")
     for note in loaded.notes:
         say(note)
