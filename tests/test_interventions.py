@@ -39,9 +39,20 @@ def attend(query: torch.Tensor, key: torch.Tensor, **options: Any) -> regard.Att
 def test_a_call_without_the_key_is_not_changed(change: dict[str, Any]):
     query, key = randn(4, 8, dtype=torch.float32), randn(6, 8, dtype=torch.float32)
     plain = attend(query, key).weights
-    with regard.intervene(**change) as changed:
+    with (
+        pytest.warns(regard.RegardWarning, match=r"changed nothing(.|\n)*row < 4, key < 6"),
+        regard.intervene(**change) as changed,
+    ):
         assert torch.equal(attend(query, key).weights, plain)
     assert changed == {"*": 0}
+
+
+def test_a_key_that_only_one_of_the_calls_has_is_no_warning():
+    query, key = randn(4, 8, dtype=torch.float32), randn(6, 8, dtype=torch.float32)
+    with regard.intervene(cut=(1, 5)) as changed:
+        attend(query, key[..., :3, :])
+        attend(query, key)
+    assert changed == {"*": 1}
 
 
 @pytest.mark.parametrize("backend", ["auto", *ON_CPU])
@@ -150,6 +161,7 @@ def test_a_named_backend_that_cannot_intervene_raises():
 def test_scopes_nest_with_each_other_and_with_record():
     x = randn(1, 4, 8)
     with (
+        pytest.warns(regard.RegardWarning, match="changed nothing"),
         regard.record() as outer,
         regard.intervene(force=(1, 2)),
         regard.record(regard.Look(entropy=True)) as inner,

@@ -230,3 +230,8 @@ def test_the_union_of_two_looks():
 def test_an_unknown_argument_raises_and_suggests_the_nearest():
     with pytest.raises(regard.UnknownName, match="'weights'"):
         regard.Look(weight=True)  # type: ignore[call-arg]
+
+
+def test_the_name_of_a_look_is_not_a_flag():
+    with pytest.raises(regard.errors.LookError, match=r"weights is 'weights'(.|\n)*weights=True"):
+        regard.Look("weights")

@@ -212,7 +212,9 @@ def _check_options(
         hint = f"create one: {score.__name__}(...)" if isinstance(score, type) else by_name
         refuse(f"score is {score!r}", "a Score such as ScaledDot() or Additive(...)", hint)
     if not isinstance(select, Select):
-        refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
+        by_name = "to create a selection by name, use regard.select.build_select(name)"
+        hint = f"create one: {select.__name__}(...)" if isinstance(select, type) else by_name
+        refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()", hint)
     if bias is not None and not isinstance(bias, Tensor | Bias):
         expected = "a tensor, or a position scheme that acts on scores: Relative, T5Bias or ALiBi"
         if isinstance(bias, Sequence) or hasattr(bias, "__array__"):

@@ -235,8 +235,9 @@ def intervene(
     record() can be nested; the outermost one is applied first.
 
     Yields a dict with the number of changed calls for each pattern `at`. At the end of the `with` statement,
-    raises ArgumentError if attention() was called but no site matched `at`. If attention() was not called,
-    warns with RegardWarning.
+    raises ArgumentError if attention() was called but no site matched `at`. Warns with RegardWarning if
+    attention() was not called, or if no call had the row and the key of an intervention (not in decoding step
+    by step, where the number of rows is not known before).
 
     In this example, all scores are 0. The query in row 2 is not changed, so its weights are 1/3. There is one
     attention() call, and it matches the default pattern, "*".
@@ -279,6 +280,11 @@ def intervene(
     if missed:
         text = nothing_matched("intervene()", "changed", missed, scopes[0])
         warnings.warn(text, RegardWarning, stacklevel=3)
+    for edit in edits:
+        if edit.calls and edit.unused and not edit.stepwise:
+            problem = f"{edit.unused[0]!r} changed nothing: no call has this row and this key"
+            expected = f"row < {edit.rows}, key < {edit.keys}"
+            warnings.warn(message("intervene()", problem, expected=expected), RegardWarning, stacklevel=3)
 
 
 class _Edit:
@@ -287,17 +293,26 @@ class _Edit:
     at: pattern for the names of sites. Only interventions with exactly this pattern are applied.
     calls: number of attention() calls at sites that match `at`, changed or not.
     changed: dict from each pattern to the number of calls that at least one intervention changed.
+    unused: the interventions that have not applied to any call.
+    rows, keys: the largest numbers of queries and keys of a call, with the positions before it.
+    stepwise: whether a call had one query, as in decoding step by step, where the number of rows is not known
+        before.
     """
 
     def __init__(self, at: str, interventions: Iterable[Intervention], changed: dict[str, int]):
         self.at, self.changed, self.calls, self.lock = at, changed, 0, threading.Lock()
         self.interventions = [each for each in interventions if each.at == at]
+        self.unused, self.rows, self.keys, self.stepwise = self.interventions, 0, 0, False
 
     def __call__(self, call: Call) -> Call:
         active = [each for each in self.interventions if each.touches(call)]
         with self.lock:
             self.calls += 1
             self.changed[self.at] += bool(active)
+            self.unused = [each for each in self.unused if each not in active]
+            queries = call.query.shape[2] // call.beams
+            self.rows, self.keys = max(self.rows, call.start + queries), max(self.keys, call.sizes[3])
+            self.stepwise |= queries == 1
         if not active:
             return call
         columns_S = torch.arange(call.sizes[3], device=call.query.device)

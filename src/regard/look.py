@@ -61,6 +61,12 @@ class Look:
                     message("Look()", f"rows is {self.rows!r}", expected="integers, such as rows=(0, -1)")
                 )
             object.__setattr__(self, "rows", tuple(self.rows))
+        for name in ("weights", "alignment", "entropy", "mass", "gradient"):
+            if isinstance(getattr(self, name), str):
+                hint = "use keywords: Look(weights=True, entropy=True)"
+                raise LookError(
+                    message("Look()", f"{name} is {getattr(self, name)!r}", expected="a bool", hint=hint)
+                )
         for name, expected in (("top", "a number of keys, 0 or more"), ("pooled", "a block size, 0 or more")):
             object.__setattr__(self, name, _plain(getattr(self, name)))
             number = getattr(self, name)

@@ -13,7 +13,7 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.cli.evaluate import _with_files
+from regard.cli.evaluate import _has_training_pairs, _with_files
 from regard.data import korean_english
 from regard.decoding import Greedy
 from regard.evaluation import bleu, evaluate_corpus
@@ -318,5 +318,30 @@ def test_messages_about_a_csv_file_name_the_lines_of_the_file(command, trained, 
 
 def test_a_workbook_is_named_with_what_to_do(command, trained, tmp_path):
     (tmp_path / "a.xlsx").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(100))
-    said = command("evaluate", trained, tmp_path / "a.xlsx")
-    assert said.status == 2 and mentions(said.err, "a.xlsx", "Excel", "CSV")
+    for name in ("evaluate", "score"):
+        said = command(name, trained, tmp_path / "a.xlsx")
+        assert said.status == 2 and mentions(said.err, "a.xlsx", "Excel", "CSV")
+
+
+@pytest.mark.parametrize("form", ["a.csv", "a.jsonl", "lines"])
+def test_training_pairs_in_another_format_are_recognised(tmp_path, form):
+    pairs = [(f"source {number}", f"target, {number}") for number in range(40)]
+    trained = tmp_path / "train.tsv"
+    trained.write_text("ko\ten\n" + "".join(f"{ko}\t{en}\n" for ko, en in pairs))
+    data = {"tsv": [str(trained)], "columns": ["ko", "en"]}
+    file, options = tmp_path / form, {"source": None, "target": None, "tsv": None, "jsonl": None}
+    for known, chosen in ((True, pairs[5:30]), (False, [(ko, f"{en} x") for ko, en in pairs])):
+        if form == "a.csv":
+            file.write_text("id,en,ko\n" + "".join(f'1,"{en}",{ko}\n' for ko, en in chosen))
+            options["tsv"] = [str(file)]
+        elif form == "a.jsonl":
+            file.write_text("".join(json.dumps({"source": ko, "target": en}) + "\n" for ko, en in chosen))
+            options["jsonl"] = [str(file)]
+        else:
+            (tmp_path / "a.ko").write_text("".join(f"{ko}\n" for ko, _ in chosen))
+            (tmp_path / "a.en").write_text("".join(f"{en}\n" for _, en in chosen))
+            options |= {"source": str(tmp_path / "a.ko"), "target": [str(tmp_path / "a.en")]}
+        assert _has_training_pairs(data, options) is known
+    assert not _has_training_pairs({"built_in": "korean"}, options)
+    trained.unlink()
+    assert not _has_training_pairs(data, options)

@@ -21,6 +21,9 @@ import pytest
         ("classify", "c.png", ("regard view", "c.txt")),
         ("classify", "c.html", ("c.txt",)),
         ("score", "s.pdf", ("s.txt",)),
+        ("score", "s.xlsx", ("Excel", "s.txt")),
+        ("translate", "t.xlsx", ("Excel", "t.txt")),
+        ("translate", "t.DOCX", ("t.txt",)),
         ("evaluate", "e.html", ("--page", "e.html")),
     ],
 )

@@ -274,6 +274,15 @@ def test_hostile_sentences_are_escaped(command, trained, tmp_path, line):
     assert "script" not in tags
 
 
+def test_a_file_as_the_sentence_is_an_error(command, trained, tmp_path):
+    file = tmp_path / "letters.csv"
+    file.write_text("나는 학생이다 .\n", encoding="utf-8")
+    for name, options in (("view", ()), ("intervene", ("--cut", "0-0"))):
+        said = command(name, trained, file, *options)
+        assert said.status == 2 and "letters.csv" in said.err and "--text" in said.err
+    assert command("view", trained, "--text", file).status == 0
+
+
 def test_help_lists_views_and_special_tokens(command):
     result = " ".join(command("view", "--help", width=300).out.split())
     assert (

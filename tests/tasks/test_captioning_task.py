@@ -249,6 +249,21 @@ def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
     )
 
 
+def test_columns_of_captions_with_other_names(files: Path, tmp_path: Path):
+    train(of_files(files), tmp_path / "run")
+    chosen, path = ChosenRun(tmp_path / "run", device="cpu"), tmp_path / "test.csv"
+    path.write_text("id,file,text\n7,0.png,a dog\n8,1.png,a cat\n", encoding="utf-8")
+    options = _options(tsv=[str(path)], images=str(files), columns="file,text")
+    assert CaptioningTask.evaluate_run(chosen, options).values["images"] == 2
+    with pytest.raises(DataError, match=facts("test.csv, line 1", "header", "columns")):
+        CaptioningTask.evaluate_run(chosen, options | {"columns": None})
+    for columns in ("file", "1,2"):
+        with pytest.raises(ArgumentError, match="--columns"):
+            CaptioningTask.evaluate_run(chosen, options | {"columns": columns})
+    with pytest.raises(ArgumentError, match="--columns"):
+        CaptioningTask.evaluate_run(chosen, _options(columns="file,text"))
+
+
 def test_test_file_of_another_format_is_detected_and_validation_images_are_named(files: Path, tmp_path: Path):
     train(of_files(files, format="tsv"), tmp_path / "run")
     chosen = ChosenRun(tmp_path / "run", device="cpu")
@@ -284,6 +299,7 @@ def _options(**changes: Any) -> dict[str, Any]:
         "test_file": None,
         "tsv": None,
         "jsonl": None,
+        "columns": None,
         "images": None,
         "split": None,
         "pictures": 2,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from regard.cli.options import (
 )
 from regard.cli.printing import print_json, printable_console
 from regard.cli.usage_errors import file_option
+from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import say
+from regard.data.pairs import PairStream
 from regard.data.read_text import check_start
 from regard.data.table_formats import file_start
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
@@ -29,7 +32,7 @@ from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_facts import SeedsReport, evaluate_seeds
 from regard.runs.run_folder import config_of, is_run, seeds_of
 from regard.runs.run_task import RunTask, task_name
-from regard.tasks.file_checks import same_texts
+from regard.tasks.file_checks import columns_of_header, same_texts
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.training.command_options import option_parameters, several
 
@@ -189,11 +192,14 @@ def _check_data_of_run(run: Path, options: dict[str, Any]) -> None:
         raise DataError(message(shown(missing[0]), problem, hint=hint))
 
 
+FIRST, TRAINED, SHARE = 100, 10_000, 0.9
+"""A test set is training data if SHARE of its FIRST pairs are among the first TRAINED training pairs."""
+
 TEST_FILES = ("source", "target", "tsv", "jsonl", "test_file")
 """The options that name files to evaluate on."""
 
 
-def _files_of(values: dict[str, Any], names: Sequence[str]) -> list[str]:
+def _files_of(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Return the file names in the values of some options or settings, each a name or a list of names."""
     several = [values.get(name) or [] for name in names]
     return [str(file) for each in several for file in ([each] if isinstance(each, str) else each)]
@@ -206,6 +212,47 @@ def _report_training_files(run: Path, options: dict[str, Any]) -> None:
     data = config_of(run).get("data", {})
     encodings = options.get("encoding"), data.get("encoding")
     trained = _files_of(data, ("source", "tsv", "jsonl", "train_file"))
-    for file in _files_of(options, ("source", "tsv", "jsonl", "test_file")):
-        if any(same_texts(file, each, encodings) for each in trained):
-            say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
+    files = _files_of(options, ("source", "tsv", "jsonl", "test_file"))
+    same = [file for file in files if any(same_texts(file, each, encodings) for each in trained)]
+    if not same and "target" in options:
+        same = files if _has_training_pairs(data, options) else []
+    for file in same:
+        say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
+
+
+def _has_training_pairs(data: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Return whether most of the first pairs to evaluate on are among the first training pairs of a run.
+
+    data: the section [data] of the config.toml of the run.
+    """
+    columns, fields = options.get("columns"), options.get("fields")
+    if columns is None and options.get("tsv"):
+        columns = columns_of_header(options["tsv"], data.get("columns"), options.get("encoding"))
+    sides = {"source": _files_of(options, ("source",)), "target": _files_of(options, ("target",))[:1]}
+    named = {"columns": two_columns(columns or "1,2")}
+    named |= {"fields": two_names("--fields", fields or "source,target")}
+    pairs = _first_pairs({**options, **sides, **named}, FIRST)
+    trained = {*_first_pairs(data, TRAINED)} if pairs else set()
+    return bool(pairs) and sum(pair in trained for pair in pairs) >= SHARE * len(pairs)
+
+
+def _first_pairs(data: Mapping[str, Any], count: int) -> list[tuple[str, str]]:
+    """Return the first sentence pairs of files, without spaces at both ends; [] if they cannot be read.
+
+    data: files, columns, fields and encoding, as in the section [data] of a config.toml.
+    """
+    files = [_files_of(data, (name,)) for name in ("source", "target", "tsv", "jsonl")]
+    if not all(Path(file).is_file() for each in files for file in each):
+        return []  # for example standard input, which can be read only once
+    source, target, tsv, jsonl = files
+    columns, fields = data.get("columns") or (1, 2), data.get("fields") or ("source", "target")
+    try:
+        if source and target:
+            pairs = PairStream.lines(source, target, data.get("encoding"))
+        elif tsv or jsonl:
+            pairs = PairStream.rows(tsv, jsonl, tuple(columns), tuple(fields), data.get("encoding"))
+        else:
+            return []
+        return [(one.strip(), other.strip()) for one, other in islice(pairs, count)]
+    except (DataError, ArgumentError):
+        return []

@@ -114,6 +114,10 @@ def one_sentence(
         raise ArgumentError(
             message("--text", problem, expected="the sentence as an argument, or --text, but not both")
         )
+    if sentence is not None and os.path.isfile(sentence):
+        problem = "this is a file, but the argument is a sentence"
+        hint = f"to use the name itself as the sentence: --text {shell_word(sentence)}"
+        raise ArgumentError(message(shown(sentence), problem, expected="one sentence", hint=hint))
     sentence = text if sentence is None else sentence
     if not (sentence or "").strip():
         problem = "the sentence is missing" if sentence is None else "the sentence is empty"

@@ -18,6 +18,8 @@ from regard.cli.printing import json_text
 from regard.cli.usage_errors import file_option
 from regard.data.line_io import Lines, given_lines, say
 from regard.data.pairs import in_batches
+from regard.data.read_text import check_start
+from regard.data.table_formats import file_start
 from regard.decoding import Scored
 from regard.errors import ArgumentError, message, shell_word, shown
 from regard.tasks.language import ScoredText
@@ -130,6 +132,8 @@ def _with_files(files: list[str], text: list[str] | None, options: dict[str, Any
             return options | {ways.pop(): files}
         if ways == {""} and len(files) == 2:
             return options | {"source": files[:1], "target": files[1:]}
+    for file in files:
+        check_start(shown(file), file_start(file), None)  # raises DataError, e.g. for Excel
     problem = "a language model scores single texts, but this run is a translator"
     hint = "give sentence pairs to a translator: --source FILE --target FILE, or --tsv FILE"
     raise ArgumentError(message("--text" if text else " ".join(map(shown, files)), problem, hint=hint))

@@ -270,8 +270,9 @@ def _viewed_huggingface(context: typer.Context, folder: Path, texts: Sequence[st
         problem = "there are several texts; with --huggingface, there is no RUN"
         hint = 'regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view --huggingface", problem, hint=hint))
-    text = texts[0] if texts else None
-    text = one_sentence("regard view --huggingface", None, text, usage='FOLDER "..."')
+    option, text = context.params["text"], texts[0] if texts else None
+    positional = text if option is None else None
+    text = one_sentence("regard view --huggingface", positional, option, usage='FOLDER "..."')
     if text == STANDARD:
         text = "\n".join(Lines([STANDARD]))
     return view_huggingface(folder, text, context.params["target"], context.params["device"])

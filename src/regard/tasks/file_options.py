@@ -67,9 +67,9 @@ JSONL = CommandOption(
 COLUMNS = CommandOption(
     "--columns",
     "The columns of --tsv: numbers (the first column is 1) or names from the header line. Translation: "
-    "source,target. Classification: label,text or label,text,second.",
+    "source,target. Classification: label,text or label,text,second. Captioning: image,caption (names).",
     "A,B",
-    shown_default="1,2; for classification, the columns of the run",
+    shown_default="1,2; for classification and captioning, the columns of the run",
 )
 FIELDS = CommandOption(
     "--fields",

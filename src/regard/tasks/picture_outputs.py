@@ -17,6 +17,11 @@ PAGES = (".html", ".htm")
 IMAGES = frozenset((*SUFFIXES, ".bmp", ".eps", ".jpeg", ".jpg", ".ps", ".tif", ".tiff", ".webp"))
 """File name extensions of pictures, also of those that Regard does not write."""
 
+DOCUMENTS = dict.fromkeys((".xls", ".xlsx"), "an Excel workbook") | dict.fromkeys(
+    (".doc", ".docx", ".odt", ".ods"), "a document"
+)
+"""File name extensions of other formats that Regard does not write. Extension -> name of the format."""
+
 
 def is_picture(path: Path | None, endings: Sequence[str] = SUFFIXES) -> bool:
     """Return whether a file name ends in .png, .svg, .pdf or .gif, or in one of `endings`.
@@ -121,7 +126,7 @@ def write_results(
 
 
 def check_output_ending(output: Path | None, pictures: Sequence[str] = (), page: bool = False) -> None:
-    """Raise ArgumentError if --output names a picture or an HTML page that the command does not write there.
+    """Raise ArgumentError if --output names a picture, page or document that the command does not write.
 
     Without this check, the command would write plain text into a file named, for example, x.html.
 
@@ -133,7 +138,7 @@ def check_output_ending(output: Path | None, pictures: Sequence[str] = (), page:
     (None, None)
     """
     suffix = "" if output is None else output.suffix.lower()
-    if output is None or suffix in pictures or suffix not in (*PAGES, *IMAGES):
+    if output is None or suffix in pictures or suffix not in (*PAGES, *IMAGES, *DOCUMENTS):
         return
     expected = f"a text file, such as {shown(output.stem) or 'output'}.txt"
     if pictures:
@@ -141,6 +146,9 @@ def check_output_ending(output: Path | None, pictures: Sequence[str] = (), page:
     if suffix in PAGES:
         problem = f"{shown(output.name)}: this option writes text, not an HTML page"
         hint = f"use --page {shown(output.with_suffix('.html'))}" if page else ""
+    elif suffix in DOCUMENTS:
+        problem = f"{shown(output.name)}: this option writes text, not {DOCUMENTS[suffix]}"
+        hint = ""
     else:
         problem = f"{shown(output.name)}: this command does not write pictures of the type {suffix}"
         hint = "" if pictures else "regard view RUN draws the attention of one input: --output FILE.png"

@@ -176,7 +176,7 @@ def check_ending(path: str | os.PathLike[str], endings: str | Sequence[str], hin
     path = Path(path)
     known = (endings,) if isinstance(endings, str) else tuple(endings)
     if path.suffix.lower() not in known:
-        problem, expected = f"{clean(path.name)!r} does not end in {' or '.join(known)}", ", ".join(known)
+        problem, expected = f"{clean(path.name)!r} has an unknown file type", ", ".join(known)
         hint = f"{hint}: {clean(path.stem) or 'page'}{known[0]}" if hint else ""
         raise ArgumentError(message("save()", problem, expected=f"a name ending in {expected}", hint=hint))
     return path

@@ -119,6 +119,10 @@ def test_a_header_with_other_names_is_an_error(folder: Path):
         "a.jpg": ("A dog runs .",),
         "b.png": ("Two birds .",),
     }
+    for missing in ("a", "x"):  # the images of the other lines exist, or do not
+        path = write(folder / "c.csv", f"id,file,text\n1,{missing}.jpg,A dog runs .\n")
+        with pytest.raises(DataError, match=r"c\.csv, line 1(.|\n)*header(.|\n)*columns="):
+            read_captions(path)
     usual = write(folder / "b.csv", "image,caption\na.jpg,A dog runs .\n")  # has the usual names
     assert read_captions(usual, columns=("File", "Description")).names == ("a.jpg",)
 

@@ -524,7 +524,9 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     absent = [row for row, name in enumerate(images.names) if name not in there]
     if absent and missing == "error":
         name, place = images.names[absent[0]], images.places[absent[0]]
-        if place.endswith(", line 1") and not os.path.splitext(name)[1] and len(absent) < len(images):
+        endings = {os.path.splitext(images.names[row])[1].lower() for row in absent}
+        is_header = len(absent) < len(images) or bool(endings & IMAGE_SUFFIXES) or name.lower() in NAMES
+        if place.endswith(", line 1") and not os.path.splitext(name)[1] and is_header:
             problem = f"the line looks like a header: there is no image file {shown(images.folder / name)}"
             chosen = ("name the columns of image and caption: ", COLUMNS, "; or remove the line")
             raise DataError(message(place, problem, hint=chosen))

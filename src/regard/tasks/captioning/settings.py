@@ -31,6 +31,15 @@ def _listed(value: Any) -> Any:
 Splits = Annotated[list[str], BeforeValidator(_listed)]
 
 
+def caption_columns(text: str) -> list[str]:
+    """Return the names of the columns of image and captions: the value of --columns, split at commas."""
+    names = [name.strip() for name in text.split(",")]
+    if len(names) < 2 or not all(names) or all(map(str.isdecimal, names)):
+        expected = "names of the header line: image,caption"
+        raise ArgumentError(message("--columns", repr(text), expected=expected))
+    return names
+
+
 class ImageData(Section):
     """The settings [data] of a captioning run: images and caption files, and how they are prepared.
 
@@ -197,10 +206,7 @@ class CaptioningSettings(RunSettings):
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
         data = train_files(options)
         if options.get("columns") is not None:
-            data["columns"] = names = [name.strip() for name in options["columns"].split(",")]
-            if len(names) < 2 or not all(names) or all(map(str.isdecimal, names)):
-                problem, expected = repr(options["columns"]), "names of the header line: image,caption"
-                raise ArgumentError(message("--columns", problem, expected=expected))
+            data["columns"] = caption_columns(options["columns"])
         return (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS), "columns"), data
 
     def describe_quality(self, scores: Mapping[str, float], corpus: Any = None) -> str:

@@ -45,9 +45,10 @@ from regard.runs.run_task import StoredRun, smallest_model
 from regard.runs.stored_runs import LoadedRun, with_weights
 from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.captioning.image_captioner import Caption, ImageCaptioner, set_reading
-from regard.tasks.captioning.settings import CaptioningSettings, ImageData
+from regard.tasks.captioning.settings import CaptioningSettings, ImageData, caption_columns
 from regard.tasks.corpus import TOKENIZER, Corpus, Split, evenly, text_tokenizer
 from regard.tasks.file_options import (
+    COLUMNS,
     FAITHFULNESS,
     JSONL,
     PAGE,
@@ -449,6 +450,7 @@ class CaptioningTask(BatchedTask):
         TEST_FILE,
         TSV,
         JSONL,
+        COLUMNS,
         CommandOption(
             "--images",
             "Captioning: folder of the images of --test-file, --tsv or --jsonl.",
@@ -913,6 +915,8 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
     folder = [options["images"]] if options["images"] else None
     if folder and not files:
         raise ArgumentError(message("--images", "is used only with --test-file, --tsv or --jsonl"))
+    if options["columns"] is not None and not files:
+        raise ArgumentError(message("--columns", "is used only with --test-file or --tsv"))
     if data.built_in and not files:
         return read_shapes(split or "valid", options["pictures"])
     if not files and split is None:
@@ -920,7 +924,8 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
         report_changed_data(run.folder, read.fingerprints)
         return replace(read.valid, name=f"{read.valid.name}, validation images")
     chosen = files or data.train_file or ()
-    settings = data.model_copy(update={"format": kind})
+    columns = data.columns if options["columns"] is None else caption_columns(options["columns"])
+    settings = data.model_copy(update={"format": kind, "columns": columns})
     named = None if split is None else [split]
     images = read_images(settings, chosen, folder or data.images, named)
     return images if split is None else replace(images, name=f"{images.name}, split {printable(split)}")
