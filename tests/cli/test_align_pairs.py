@@ -160,3 +160,24 @@ def test_options_without_a_run_are_refused_with_a_run(command, trained, korean, 
     for option in (("--lexicon", tmp_path / "x"), ("--tokenizer", "word"), ("--draw",)):
         result = command("align", trained, *pairs, *option)
         assert result.status == 2 and mentions(result.err, option[0])
+
+
+def test_data_check_finds_pairs_that_do_not_translate_each_other(command, corpus, tmp_path):
+    pairs = pairs_of(corpus)
+    wrong = set(range(10, len(pairs), 20))
+    after = [pairs[(n + 40) % len(pairs)][1] if n in wrong else target for n, (_, target) in enumerate(pairs)]
+    before = [source for source, _ in pairs]
+    before[5] = ""  # an empty side is dropped
+    for name, lines in (("a.ko", before), ("a.en", after)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    scores = tmp_path / "scores.tsv"
+    named = "--source", tmp_path / "a.ko", "--target", tmp_path / "a.en", "--align", scores
+    result = command("data", "check", *named)
+    rows = [line.split("\t") for line in scores.read_text().splitlines()]
+    assert result.status == 0 and mentions(result.err, scores.name)
+    assert [int(number) for number, _ in rows] == [n for n in range(1, len(pairs) + 1) if n != 6]
+    bad = [float(score) for number, score in rows if int(number) - 1 in wrong]
+    good = [float(score) for number, score in rows if int(number) - 1 not in wrong]
+    lower = sum(one < other for one in bad for other in good)
+    assert lower > 0.9 * len(bad) * len(good)  # area under the ROC curve
+    assert all(0 <= float(score) <= 1 for _, score in rows)

@@ -579,6 +579,7 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             "--columns": Lines(ROWS, f"{ROWS} --columns 1,3"),
             "--fields": Lines("--jsonl {d}/a.jsonl", "--jsonl {d}/a.jsonl --fields source,other"),
             "--choose": "--choose longest=60",
+            "--align": "--align out.tsv",
         },
     ),
     "data fetch": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from regard.cli.options import CORPUS, COUNT, PAIR_FILES, PAIRS, REQUIRED, but, 
 from regard.cli.pair_options import checked_files, chosen_pairs
 from regard.cli.printing import facts_table, printable_console
 from regard.cli.usage_errors import check_apart
-from regard.data import hold_out, korean_english
+from regard.data import Pairs, hold_out, korean_english
 from regard.data.column_names import two_names
 from regard.data.fetch import SETS
 from regard.data.fetch import fetch as fetch_set
 from regard.data.korean import SPLITS, Example
-from regard.data.line_io import advancing
+from regard.data.line_io import advancing, say, writing
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.atomic_io import check_free, written_together
@@ -39,6 +39,10 @@ SPLIT = CommandOption("--split", f"Split: {', '.join(SPLITS)} (longer sentences)
 
 PARTS = ("train", "test")
 """The names of the sets of `regard data split`. File names begin with them: train.source, test.source, ..."""
+
+
+LOWEST = 5
+"""Number of pairs with the lowest agreement that `regard data check --align` prints."""
 
 
 @data.callback()
@@ -60,7 +64,17 @@ def about() -> None:
 
 
 @data.command(cls=Command)
-@command(*PAIR_FILES, "choose")
+@command(
+    *PAIR_FILES,
+    "choose",
+    CommandOption(
+        "--align",
+        "Also align the words of the pairs, and write to this file how much both directions of each pair "
+        "agree, from 0 to 1. It is low for pairs that do not translate each other.",
+        "FILE",
+        Path,
+    ),
+)
 def check(**options: Any) -> None:
     """Check sentence pairs and print a table of the problems found.
 
@@ -94,6 +108,8 @@ def check(**options: Any) -> None:
     * `regard data check --jsonl pairs.jsonl --fields translation.de,translation.en`
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
+
+    * `regard data check --source a.ko --target a.en --align agreement.tsv`
     """
     checked_files(options, "regard data check")
     pairs = chosen_pairs(options)
@@ -104,6 +120,32 @@ def check(**options: Any) -> None:
     if report.kept == 0:
         problem = "no pairs are left after filtering" if report.read else "the file is empty"
         raise DataError(message(pairs.name, problem))
+    if options["align"] is not None:
+        _write_agreement(pairs, options["align"])
+
+
+def _write_agreement(pairs: Pairs, path: Path) -> None:
+    """Align the words of pairs; write the number of each pair and how much both directions agree.
+
+    Also print the pairs that agree least.
+    """
+    from regard.aligner import Aligner
+
+    numbers: list[int] = []
+
+    def texts() -> Iterator[tuple[str, str]]:
+        for pair in pairs:
+            numbers.append(pair.number)
+            yield pair.source, pair.target
+
+    scores = [aligned.agreement for aligned in Aligner().align(texts())]
+    rows = list(zip(numbers, scores, strict=True))
+    with writing(path) as write:
+        for number, score in rows:
+            write(f"{number}\t{score:.3f}")
+    lowest = sorted(rows, key=lambda row: (row[1], row[0]))[:LOWEST]
+    named = ", ".join(f"pair {number:,} ({score:.2f})" for number, score in lowest)
+    say(f"Wrote {shown(path)}; the words of these pairs agree least: {named}")
 
 
 @data.command(cls=Command)
