@@ -47,7 +47,8 @@ tokenised and lower-cased, and the pairs of the gold set. Even lines of the gold
 from 1,000 bootstrap samples of sentences. The defaults of Regard, the same for all languages, were chosen on
 the odd lines. For eflomal and fast_align, the symmetrisation is the one that is best on the even lines.
 eflomal with prefixes sees only the first four letters of each word (of Korean words, two syllables). Time is
-CPU time of the whole process, for both directions; memory is its peak.
+CPU time of the whole process, for both directions. Memory is its peak or, if that is larger, the memory of
+the benchmark that started it: small values are upper bounds. fast_align was built from its source.
 """
 
 

@@ -41,6 +41,7 @@ PLACES = {
     "precision": "[Training](training.md)",
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
     "alignments": "[Viewing attention](seeing.md)",
+    "aligners": "[Word alignment](align.md)",
     "korean": "[Data and decoding](translation.md)",
     "decoding-cuda": "[Data and decoding](translation.md)",
     "decoding-cpu": "[Data and decoding](translation.md)",
@@ -194,6 +195,23 @@ def lstmn_translation() -> str:
     return markdown(["recipe", *columns], rows)
 
 
+def aligners() -> str:
+    """Return the table of the alignment error rate of statistical aligners."""
+    sets = record("aligners") or {}
+    rows = []
+    for name, each in sets.items():
+        rates = {
+            own["aligner"].split(",")[0] + "," * ("," in own["aligner"]): own for own in each["rows"][::-1]
+        }
+        ours = each["rows"][0]
+        cells = [f"{ours['even']:.1f} ({ours['low']:.1f} to {ours['high']:.1f})"]
+        for other in ("eflomal,", "eflomal", "fast_align"):
+            cells.append(f"{rates[other]['even']:.1f}" if other in rates else "not measured")
+        rows.append([name, *cells])
+    headings = ["set", "`regard align` (interval)", "eflomal, prefixes", "eflomal", "fast_align"]
+    return markdown(headings, rows)
+
+
 def answering_tasks() -> str:
     """Return the test error of each bAbI task: joint and per-task training, beside the published errors."""
     recipes = ("babi-joint", "babi-task")
@@ -248,6 +266,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "language": partial(report, "language"),
     "lstmn": partial(report, "lstmn"),
     "answering": partial(report, "answering"),
+    "aligners": aligners,
     "answering_tasks": answering_tasks,
     "algorithms": partial(report, "algorithms"),
     "lstmn_reading": lstmn_reading,

@@ -61,7 +61,9 @@ class Lexicon:
 
     def _level(self, source: Vocabulary, target: Vocabulary, level: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the pair of prefixes of each entry, (N,), and for each pair its two prefixes."""
-        (first_V, _), (second_V, sizes) = source.prefixes(level), target.prefixes(level)
+        (first_V, count), (second_V, sizes) = source.prefixes(level), target.prefixes(level)
+        if count * sizes < 1 << 31:
+            first_V, second_V = first_V.int(), second_V.int()  # half of the memory
         pair_N = torch.index_select(first_V * sizes, 0, self.source_N)
         pair_N += torch.index_select(second_V, 0, self.target_N)
         pairs, number_N = torch.unique(pair_N, return_inverse=True)
