@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import regard
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
@@ -148,3 +150,21 @@ def test_picture_of_several_questions_is_an_error(command, run: Path, story: Pat
 def test_run_of_another_task_is_an_error(command, run: Path):
     asked = command("classify", run, "--text", "Mary sat.")
     assert asked.status == 2 and "ask" in commands(asked.err)
+
+
+def test_forcing_a_hop_to_read_one_sentence(command, run: Path, story: Path):
+    asked = ("--story", story, "--question", "Where is Mary?")
+    result = command("intervene", run, *asked, "--force", 0, "--site", "hop.1", "--json")
+    report = json.loads(result.out)
+    answerer = regard.load(run, device="cpu")
+    before = answerer.ask(STORY, "Where is Mary?")
+    with regard.intervene(force=(None, 0), at="hop.1"):
+        after = answerer.ask(STORY, "Where is Mary?")
+    assert after.hops[1, 0] == pytest.approx(1.0) and (report["before"], report["after"]) == (
+        before.answer,
+        after.answer,
+    )
+    chances = [each.probabilities[before.answer] for each in (before, after)]
+    assert report["cost"] == pytest.approx(math.log(chances[0] / chances[1]), abs=1e-5) != 0
+    for options in (("--force", 3), ("--force", "0-0"), ("--text", "a", "--erase", 0)):
+        assert command("intervene", run, *asked, *options).status == 2

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
+import regard
 from regard.data.shapes import shapes
+from regard.decoding import Greedy, Rules
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.captioning import CaptioningTask
@@ -123,3 +126,18 @@ def test_view_and_evaluate(command, run: Path, tmp_path: Path):
     assert "--image" in command("view", run / "run").err
     drawn = command("view", run / "run", "--image", image, "--greedy", "--output", tmp_path / "x.svg")
     assert drawn.status == 0 and (tmp_path / "x.svg").exists()
+
+
+def test_hiding_a_region_of_the_image(command, run: Path):
+    image = run / "picture_000000.png"
+    given = ("intervene", run / "run", "--image", image, "--greedy", "--max-length", 3, "--device", "cpu")
+    report = json.loads(command(*given, "--erase", 2, "--json").out)
+    captioner = regard.load(run / "run", device="cpu", search=Greedy(rules=Rules(maximum=3)))
+    caption = captioner.caption(image)
+    pixels = torch.from_numpy(caption.pixels).permute(2, 0, 1)[None]
+    with regard.intervene(cut=(None, 2), at="cross"):
+        after = captioner.word_scores(pixels, caption)[0].tolist()
+    assert [each["piece"] for each in report["parts"]] == list(caption.words)
+    assert [each["after"] for each in report["parts"]] == pytest.approx(after, abs=1e-5)
+    assert report["before"] == caption.text
+    assert command(*given, "--erase", 10_000).status == 2 and command(*given, "--text", "a").status == 2

@@ -385,6 +385,32 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             ),
             "--data": "--data {d}/changes.json",
             "--json": "--json",
+            "--image": Lines(
+                "{captioner} --image {d}/picture_0.png --erase 1",
+                "{captioner} --image {d}/picture_1.png --erase 1",
+            ),
+            "--second": Lines(
+                "{paired} --text 'a b' --second 'it is pos' --uniform pool",
+                "{paired} --text 'a b' --second 'is neg' --uniform pool",
+            ),
+            "--story": Lines(
+                '{babi} --story {d}/story.txt --question "Where is Mary?" --erase 0',
+                '{babi} --story {d}/other.txt --question "Where is Mary?" --erase 0',
+            ),
+            "--question": Lines(
+                '{babi} --story {d}/story.txt --question "Where is Mary?" --erase 0',
+                '{babi} --story {d}/story.txt --question "Where is John?" --erase 0',
+            ),
+            "--encoding": Refused(
+                "--encoding none-8",
+                "none-8",
+                '{babi} --story {d}/story.txt --question "Where is Mary?" --erase 0',
+            ),
+            "--length": Lines("{copy} --length 3 --erase 0", "{copy} --length 4 --erase 0"),
+            "--sequence": Lines(
+                '{copy} --sequence \'{{"vectors": ["101", "011"], "repeats": 2}}\' --erase 0',
+                '{copy} --sequence \'{{"vectors": ["001", "011"], "repeats": 2}}\' --erase 0',
+            ),
         },
     ),
     "score": (

@@ -67,7 +67,8 @@ def test_both_drawings_have_the_same_scale_and_aligned_rows(command, trained, wi
     ("options", "fact"),
     [
         ((), "--cut, --force"),
-        (("--cut", "1"), "--cut: '1'"),
+        (("--cut", "x"), "--cut: 'x'"),
+        (("--image", "x.png"), "captioning"),
         (("--cut", "9-0"), "there is no source word 9"),
         (("--force", "0-99"), "there is no target word 99"),
         (("--force", "0-0:2"), "weight is 2.0"),
@@ -104,3 +105,11 @@ def test_the_sentence_is_an_argument_or_an_option(command, trained):
     for sentence in ((), (" ",), ("--text", ""), (LINE, "--text", LINE)):
         result = command("intervene", trained, *sentence, "--erase", 0)
         assert result.status == 2 and "--text" in result.err
+
+
+def test_a_link_without_a_target_is_one_to_every_word(command, trained):
+    every, erased = (
+        json.loads(command("intervene", trained, LINE, "--greedy", *option, "--json").out)
+        for option in (("--cut", 1), ("--erase", 1))
+    )
+    assert every == erased and {each["row"] for each in every["interventions"]} == {None}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 from PIL import Image
 from rich.console import Console
 
+import regard
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.algorithms import AlgorithmsTask
@@ -92,5 +94,23 @@ def test_a_bad_line_names_file_and_line(command, run: Path, tmp_path: Path):
 def test_only_the_views_of_the_task_are_listed(command, run: Path, view: str):
     result = command("view", run, "--view", view, "--device", "cpu")
     listed = result.err.split("expected: ")[-1].splitlines()[0].split(", ")
-    names = {"matrix", "lines", "heads", "word", "shaded", "player", "tape", "slot"}
+    names = {"matrix", "lines", "heads", "word", "shaded", "player", "tape", "slot", "erasure", "gradient"}
     assert result.status == 2 and set(listed) == names
+
+
+def test_forcing_a_head_to_read_one_slot(command, run: Path):
+    given = ("intervene", run, "--sequence", '{"vectors": ["101", "011"]}', "--device", "cpu")
+    report = json.loads(command(*given, "--force", "2-3", "--json").out)
+    solver = regard.load(run, device="cpu")
+    before = solver.solve({"vectors": ["101", "011"]})
+    with regard.intervene(force=(3, 2), at="tape.read"):
+        after = solver.solve({"vectors": ["101", "011"]})
+    assert after.read[0, 3, 2] == pytest.approx(1.0) and report["after"] == " ".join(after.answer)
+    right = before.chances > 0.5
+    changes = [
+        numpy.log(numpy.where(right, each.chances, 1 - each.chances))[before.scored].sum(1)
+        for each in (before, after)
+    ]
+    assert [each["after"] for each in report["parts"]] == pytest.approx(changes[1].tolist(), abs=1e-5)
+    assert report["cost"] == pytest.approx(float((changes[0] - changes[1]).sum()), abs=1e-5)
+    assert command(*given, "--erase", 999).status == 2

@@ -280,6 +280,41 @@ def test_view_names_wrong_options(command, runs, name, options, facts):
     assert result.status == 2 and all(fact in result.err for fact in facts)
 
 
+def test_interventions_in_a_language_model_and_a_classifier(command, runs):
+    text = "the cat sat"
+    given = ("intervene", runs["layered"], text, "--drop", "decoder.0.self:1")
+    report = json.loads(command(*given, "--json").out)
+    model = regard.load(runs["layered"], device="cpu")
+    before = model.score(text)
+    with regard.intervene(scale=0.0, at="decoder.0.self", head=1):
+        after = model.score(text)
+    assert report["cost"] == pytest.approx(before.log_probability - after.log_probability, abs=1e-5)
+    assert report["cost"] != 0 and "before" not in report
+    assert [each["piece"] for each in report["parts"]] == list(before.pieces)
+    printed = command(*given)
+    assert printed.status == 0 and all(word in printed.out for word in ("nats", "cat", "change"))
+    report = json.loads(command("intervene", runs["layered"], text, "--cut", "0-2", "--json").out)
+    with regard.intervene(cut=(2, 1), at="self"):
+        after = model.score(text)
+    assert [each["after"] for each in report["parts"]] == pytest.approx(after.token_scores, abs=1e-5)
+    report = json.loads(command("intervene", runs["classifier"], "a good film", "--erase", 1, "--json").out)
+    effects = hide_each_word(regard.load(runs["classifier"], device="cpu"), "a good film")
+    assert report["before"] == effects.label
+    assert math.exp(report["parts"][0]["after"]) == pytest.approx(effects.words[1].hidden, abs=1e-5)
+    for name, options in (
+        ("lstm", ("--erase", 0)),
+        ("layered", ("--erase", 2)),
+        ("layered", ("--cut", "0-9")),
+        ("layered", ()),
+        ("layered", ("--erase", 0, "--site", "pool")),
+        ("classifier", ("--cut", "0-0")),
+        ("mean", ("--erase", 0)),
+        ("own", ("--erase", 0)),
+    ):
+        wrong = command("intervene", runs[name], text, *options)
+        assert wrong.status == 2 and not wrong.out and wrong.err
+
+
 def test_erasure_without_attention(command, runs):
     result = command("view", runs["mean"], "a good film", "--view", "erasure")
     assert result.status == 0 and "unknown" in result.out and "hidden" not in result.out

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.decoding_options import GREEDY, MAX_LENGTH, PENALTY, beam_size, search_of
-from regard.cli.open_runs import one_sentence, open_run
-from regard.cli.options import JSON, LINES, OF_RUN, RUN, but, command
+from regard.cli.decoding_options import search_of, task_options
+from regard.cli.open_runs import one_sentence, open_run, set_threads, task_in_regard
+from regard.cli.options import JSON, LINES, OF_RUN, RUN, but, command, options_of
 from regard.cli.printing import print_json, printable_console
 from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError, message, printable, shown
@@ -23,6 +25,8 @@ from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_
 from regard.interventions import intervene as changing
 from regard.look import Look
 from regard.roles import CROSS, sites_matching
+from regard.runs.run_commands import ChosenRun
+from regard.runs.run_task import RunTask, task_name
 from regard.sites import scope
 from regard.tasks.translation.alignment import ATTENTIVE
 from regard.training.command_options import CommandOption, several
@@ -32,7 +36,7 @@ from regard.viewing.entry import ROWS
 NARROW = 36
 """Minimum width, in characters, of the columns in which the two translations are printed side by side."""
 
-LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::(\d{0,4}\.?\d{1,9}))?")
+LINK = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?(?::(\d{0,4}\.?\d{1,9}))?")
 
 
 @command(
@@ -71,7 +75,7 @@ LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::(\d{0,4}\.?\d{1,9}))?")
         "Attention layers (sites) that --cut, --force and --erase change: a role, e.g. cross, or a "
         "name; * matches any text.",
         "SITE",
-        default=CROSS,
+        shown_default="cross; pool, hop.*, tape.read or self in other tasks",
     ),
     but(
         "head",
@@ -85,18 +89,24 @@ LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::(\d{0,4}\.?\d{1,9}))?")
         Path,
     ),
     replace(JSON, help="Print JSON instead of a drawing."),
-    beam_size(),
-    PENALTY,
-    GREEDY,
-    MAX_LENGTH,
+    *task_options("intervene_options"),
     *OF_RUN,
 )
-def intervene(run: Path, sentence: str | None, text: str | None, **options: Any) -> None:
-    """Translate a sentence with and without changes to its attention, side by side.
+def intervene(
+    context: typer.Context, run: Path, sentence: str | None, text: str | None, **options: Any
+) -> None:
+    """Run a model with and without changes to its attention, and print what the changes cost.
+
+    Every task: translation (both translations side by side), a text of a language model, a classified text,
+    the caption of an image, an answer about a story, and a sequence of a neural Turing machine.
 
     S-T is a link of source word S and target word T, as in regard align; the first word is 0. In a run with a
     character tokenizer, S and T are numbers of characters. T is a word of the original translation. In the
-    changed translation, word T and all later words may be different.
+    changed translation, word T and all later words may be different. S alone is a link to every T.
+
+    In the other tasks, S is the number of a word, of a cell of the image (row by row), of a sentence of the
+    story, or of a slot of the tape; T is the number of a word, or of a step of the sequence. The sites are
+    named as in `regard view`: hop.0, decoder.0.self, pool, decoder.cross, tape.read.
 
     Examples:
 
@@ -107,7 +117,26 @@ def intervene(run: Path, sentence: str | None, text: str | None, **options: Any)
     * `regard intervene runs/x --text "나는 고양이로소이다" --uniform "decoder.1.cross:0"`
 
     * `regard intervene runs/x --text "나는 고양이로소이다" --drop "decoder.0.cross"`
+
+    * `regard intervene runs/babi --story story.txt --question "Where is the milk?" --force 2 --site hop.0`
+
+    * `regard intervene runs/language --text "the cat sat" --drop "decoder.0.self:1"`
+
+    * `regard intervene runs/captioner --image dog.jpg --erase 12`
+
+    * `regard intervene runs/copy --length 5 --force 0 --site tape.read`
     """
+    kind = task_in_regard(run, "intervene")
+    values = options_of(context, kind, "intervene_options", options)
+    if task_name(kind) != "translation":
+        if "text" in values:
+            values["text"] = one_sentence("regard intervene", sentence, text)
+        elif sentence is not None or text is not None:
+            problem = f"runs of the task {task_name(kind)} read no text"
+            raise ArgumentError(message("--text", problem, hint="see regard intervene --help"))
+        _intervene_run(kind, run, values, options)
+        return
+    options["site"] = options["site"] or CROSS
     search = search_of(options)
     sentence = one_sentence("regard intervene", sentence, text)
     translator = open_run(run, options, search=search, look=CROSS)
@@ -162,8 +191,84 @@ def intervene(run: Path, sentence: str | None, text: str | None, **options: Any)
         _print(printable_console(), before, after, rescored)
 
 
-def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int], float]:
-    """Parse a link, S-T or S-T:WEIGHT.
+def _intervene_run(kind: type[RunTask], run: Path, values: dict[str, Any], options: dict[str, Any]) -> None:
+    """Change the attention of a run of any task but translation, and print what it costs.
+
+    values: the values of the options of the task.
+    options: the values of all options.
+    """
+    set_threads(options)
+    subject = kind.change_run(ChosenRun(run, options["checkpoint"], options["device"]), values)
+    where: dict[str, Any] = {"at": options["site"] or subject.site, "head": options["head"]}
+    interventions: list[Intervention] = _read(options["data"]) if options["data"] else []
+    for option, made in (("--cut", Cut), ("--force", Force)):
+        for link in options[option.removeprefix("--")] or ():
+            source, target, weight = _parsed(option, link)
+            keys = _chosen(option, subject.what[1], subject.keys, source)
+            rows = (
+                _chosen(option, subject.what[0] or "target", subject.rows, target)
+                if target is not None
+                else [None]
+            )
+            more = (weight / len(keys),) if made is Force else ()
+            interventions += [made(row, key, *more, **where) for row in rows for key in keys]
+    for number in options["erase"] or ():
+        keys = _chosen("--erase", subject.what[1], subject.keys, number)
+        interventions += [Cut(None, key, **where) for key in keys]
+    interventions += [Uniform(**_place(place)) for place in options["uniform"] or ()]
+    interventions += [Scale(0.0, **_place(place)) for place in options["drop"] or ()]
+    if not interventions:
+        expected = "--cut, --force, --erase, --uniform, --drop or --data"
+        raise ArgumentError(message("regard intervene", "there is no intervention", expected=expected))
+    with scope(Look()) as sites:
+        before = list(subject.scores())
+    for place in {each.at: None for each in interventions}:
+        if not sites_matching(sites, place):
+            hint = f"the sites of the model: {', '.join(sites)}" if sites else "the model has no attention"
+            raise ArgumentError(
+                message("regard intervene", f"no attention site matches {place!r}", hint=hint)
+            )
+    outputs = [] if subject.output is None else [subject.output()]
+    with changing(*interventions) as changed:
+        after = list(subject.scores())
+        outputs += [] if subject.output is None else [subject.output()]
+    for place in (place for place, count in changed.items() if not count):
+        raise ArgumentError(message("regard intervene", f"nothing was changed at {place!r}"))
+    cost = sum(before) - sum(after)
+    if options["json"]:
+        named = {} if not outputs else dict(zip(("before", "after"), outputs, strict=True))
+        parts = zip(subject.parts, before, after, strict=True)
+        tokens = [{"piece": piece, "before": was, "after": now} for piece, was, now in parts]
+        written = [each.written() for each in interventions]
+        print_json({**named, "cost": cost, "parts": tokens, "interventions": written})
+        return
+    console = printable_console()
+    for name, output in zip(("before", "after"), outputs, strict=False):
+        console.print(Text(f"{name:6} {printable(output)}"))
+    console.print(_changes(zip(subject.parts, before, after, strict=True)))
+    effect = f"{'decreases' if cost > 0 else 'increases'} by {abs(cost):.1f} nats"
+    console.print(Text(f"The log-probability of the original output {effect}."))
+
+
+def _parsed(option: str, link: str) -> tuple[int, int | None, float]:
+    """Parse a link, S, S-T or S-T:WEIGHT; return S, T (None: every target) and the weight, usually 1."""
+    match = LINK.fullmatch(link)
+    if match is None:
+        expected = "a source and a target, counted from 0: 2-3"
+        raise ArgumentError(message(option, f"'{printable(link[:40])}' is not a link", expected=expected))
+    return int(match[1]), None if match[2] is None else int(match[2]), float(match[3] or 1.0)
+
+
+def _chosen(option: str, what: str, places: Sequence[Sequence[int]], number: int) -> Sequence[int]:
+    """Return the positions of the source or target with this number. what: its name, such as "cell"."""
+    if number >= len(places):
+        expected = f"0 to {len(places) - 1}" if places else "a link without a target, such as 2"
+        raise ArgumentError(message(option, f"there is no {what} {number}", expected=expected))
+    return places[number]
+
+
+def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int | None], float]:
+    """Parse a link, S, S-T or S-T:WEIGHT. Without T, the row is None: every target word.
 
     Return the indices of the tokens of source word S, the indices of the tokens of target word T, and the
     weight. Without WEIGHT, the weight is 1.
@@ -171,12 +276,9 @@ def _linked(option: str, link: str, before: Translation) -> tuple[list[int], lis
     option: the option that the link is from, for error messages.
     before: the original translation.
     """
-    match = LINK.fullmatch(link)
-    if match is None:
-        expected = "a source word and a target word, counted from 0: 2-3"
-        raise ArgumentError(message(option, f"'{printable(link[:40])}' is not a link", expected=expected))
-    rows = _tokens(option, "target", int(match[2]), before)
-    return _tokens(option, "source", int(match[1]), before), rows, float(match[3] or 1.0)
+    source, target, weight = _parsed(option, link)
+    rows = [None] if target is None else _tokens(option, "target", target, before)
+    return _tokens(option, "source", source, before), [*rows], weight
 
 
 def _tokens(option: str, side: str, word: int, before: Translation) -> list[int]:
@@ -229,6 +331,19 @@ def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, fl
     return list(zip(rescored.pieces, before.token_scores, rescored.token_scores, strict=False))
 
 
+def _changes(scores: Iterable[tuple[str, float, float]], name: str = "output") -> Table:
+    """Return a table of log-probabilities before and after a change. name: the title of the first column."""
+    table = Table(box=None, header_style="dim")
+    table.add_column(name, no_wrap=True)
+    for title in ("log p before", "log p after", "change"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for piece, was, now in scores:
+        old, new, change = (round(number, 2) + 0.0 for number in (was, now, now - was))  # -0.0 becomes 0.0
+        style = "bold" if change < -1 else ""
+        table.add_row(Text(printable(piece)), f"{old:.2f}", f"{new:.2f}", f"{change:+.2f}", style=style)
+    return table
+
+
 def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
     """Return a table with two columns, the original and the changed translation, with one colour scale."""
     pair = (before, after)
@@ -267,15 +382,7 @@ def _print(console: Console, before: Translation, after: Translation, rescored: 
     """
     console.print(_side_by_side(console, before.entry(), after.entry()))
     console.print()
-    table = Table(box=None, header_style="dim")
-    table.add_column("token", no_wrap=True)
-    for name in ("log p before", "log p after", "change"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for piece, was, now in _token_scores(before, rescored):
-        old, new, change = (round(number, 2) + 0.0 for number in (was, now, now - was))  # -0.0 becomes 0.0
-        style = "bold" if change < -1 else ""
-        table.add_row(Text(printable(piece)), f"{old:.2f}", f"{new:.2f}", f"{change:+.2f}", style=style)
-    console.print(table)
+    console.print(_changes(_token_scores(before, rescored), "token"))
     console.print(Text(f"The translation {'did not change' if after.text == before.text else 'changed'}."))
     cost = before.score - rescored.score
     effect = f"{'decreases' if cost > 0 else 'increases'} by {abs(cost):.1f} nats"

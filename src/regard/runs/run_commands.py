@@ -217,6 +217,30 @@ class ViewOptions:
 
 
 @dataclass(frozen=True, eq=False)
+class Changeable:
+    """One input of a run, whose attention `regard intervene` changes: the result of RunTask.change_run().
+
+    output: a function that runs the model, and returns its output as text; None if there is none besides
+        `parts`, as for a language model that reads a text.
+    parts: the parts of the output without changes, such as the words of a caption.
+    scores: a function that runs the model, and returns the log-probability of each of these parts.
+    rows: for each target of a link (a word, a step), the positions of its queries. Empty if all queries are
+        changed together.
+    keys: for each source of a link (a word, a sentence, a cell, a slot), the positions of its keys.
+    what: the names of a target and of a source of a link, such as "word" and "cell".
+    site: the attention layers (sites) that are changed if --site is not given.
+    """
+
+    output: Callable[[], str] | None
+    parts: Sequence[str]
+    scores: Callable[[], Sequence[float]]
+    rows: Sequence[Sequence[int]]
+    keys: Sequence[Sequence[int]]
+    what: tuple[str, str]
+    site: str
+
+
+@dataclass(frozen=True, eq=False)
 class RunView:
     """The attention of a run for one input, ready to be drawn: the result of RunTask.view_run().
 

@@ -28,7 +28,7 @@ from regard.training.settings import misplaced
 from regard.training.task import Task
 
 if TYPE_CHECKING:
-    from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
+    from regard.runs.run_commands import Changeable, ChosenRun, RunReport, RunView, ViewOptions
     from regard.training.distributed import Processes
 
 
@@ -84,6 +84,8 @@ class RunTask(Task):
     """
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard view` for runs of this task. All tasks also have the drawing options."""
+    intervene_options: ClassVar[tuple[CommandOption | str, ...]] = ()
+    """The options of `regard intervene` for runs of this task, which select the input of the model."""
 
     def __init__(
         self,
@@ -192,6 +194,16 @@ class RunTask(Task):
         problem = f"the task {task_name(cls)} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
         raise ArgumentError(message("regard view", problem, hint=hint))
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        """Load a trained run and one input, whose attention `regard intervene` changes.
+
+        options: the values of intervene_options.
+        """
+        problem = f"the task {task_name(cls)} has no interventions on the command line"
+        hint = f"implement {cls.__name__}.change_run(), or use regard.intervene() in Python"
+        raise ArgumentError(message("regard intervene", problem, hint=hint))
 
     def largest_batch(self) -> Any:
         """Return the batch of the first epoch that needs the most memory. The default is the first batch."""

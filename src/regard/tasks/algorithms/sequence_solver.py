@@ -319,6 +319,13 @@ class SequenceSolver:
             notes=("rows: steps of the answer; columns: slots of the tape that a head reads",),
         )
 
+    @torch.no_grad()
+    def answer_scores(self, solution: Solution) -> list[float]:
+        """Return the log-probability of the bits of each step of an answer; intervene() can change it."""
+        inputs_TX = torch.from_numpy(solution.inputs).to(next(self.model.parameters()))
+        scores: list[float] = self._answer_scores(inputs_TX[None], solution)[0].tolist()
+        return scores
+
     def _check_answer(self, solution: Solution) -> None:
         if not solution.scored.any():
             raise ArgumentError(message("attribute()", "the sequence has no answer to score"))

@@ -27,15 +27,15 @@ from regard.errors import ArgumentError, RegardError, Setting, message
 from regard.evaluation.attribution import attribution_views, page_of
 from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
-from regard.layers.tape_heads import check_tape
+from regard.layers.tape_heads import READ_SITE, check_tape
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
-from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, score_table
+from regard.runs.run_commands import Changeable, ChosenRun, RunReport, RunView, ViewOptions, score_table
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
 from regard.runs.stored_runs import LoadedRun, with_weights
 from regard.tasks.algorithms.data import SequenceSource, named_sizes, read_sequence
-from regard.tasks.algorithms.sequence_solver import SequenceSolver
+from regard.tasks.algorithms.sequence_solver import SequenceSolver, Solution
 from regard.tasks.algorithms.settings import AlgorithmsSettings
 from regard.tasks.batched_task import BatchedTask, training_speed
 from regard.training.command_options import CommandOption
@@ -129,7 +129,7 @@ class AlgorithmsTask(BatchedTask):
             most=1_000_000,
         ),
     )
-    view_options = (
+    intervene_options = (
         CommandOption(
             "--length",
             "Algorithms: length of the generated sequence.",
@@ -140,6 +140,9 @@ class AlgorithmsTask(BatchedTask):
             most=10_000,
         ),
         CommandOption("--sequence", "Algorithms: the sequence to solve, as a JSON object.", "JSON"),
+    )
+    view_options = (
+        *intervene_options,
         CommandOption(
             "--slot",
             "Algorithms: number of the slot for --view slot; the first is 0.",
@@ -247,6 +250,31 @@ class AlgorithmsTask(BatchedTask):
         }
         return RunView(
             solution.seen(), default_view=TAPE, default_animation="player", own=own, page=run_on_tape.save
+        )
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        solver: AlgorithmsRun = run.load(cls)
+        if options["sequence"] is not None and options["length"] is not None:
+            raise ArgumentError(message("--length", "cannot be combined with --sequence"))
+
+        def solve() -> Solution:
+            if options["sequence"] is not None:
+                return solver.solve(read_sequence(options["sequence"], "--sequence"), "--sequence")
+            length = {} if options["length"] is None else {"length": options["length"]}
+            return next(solver.generate(1, length))
+
+        solution = solve()
+        steps = [f"step {place + 1}" for place in solution.scored.nonzero()[0].tolist()]
+        slots = 0 if solution.read is None else solution.read.shape[-1]
+        return Changeable(
+            lambda: " ".join(solve().answer),
+            steps,
+            lambda: solver.answer_scores(solution),
+            [[place] for place in range(len(solution.inputs))],
+            [[slot] for slot in range(slots)],
+            ("step", "slot"),
+            READ_SITE,
         )
 
     @classmethod

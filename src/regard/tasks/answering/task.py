@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,12 +38,26 @@ from regard.data.story_text import (
 )
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, DataError, Setting, message, shown
-from regard.evaluation.story_answerer import StoryAnswerer, StoryReport, story_report, task_order
+from regard.evaluation.story_answerer import (
+    ALL_HOPS,
+    LEAST_CHANCE,
+    StoryAnswerer,
+    StoryReport,
+    story_report,
+    task_order,
+)
 from regard.layers.memory_hop import STORY_MEMORY
 from regard.layers.sentence_ages import noise_size
 from regard.models.memory_network import MemoryNetwork
 from regard.named_models.memory_networks import StoryModel, build_memory_network
-from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
+from regard.runs.run_commands import (
+    Changeable,
+    ChosenRun,
+    RunReport,
+    RunView,
+    ViewOptions,
+    report_changed_data,
+)
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
 from regard.runs.stored_runs import LoadedRun, with_weights
@@ -318,7 +333,7 @@ class AnsweringTask(BatchedTask):
     files = (WORDS,)
     smallest_sizes = MappingProxyType({"words": 8, "answers": 2, "sentences": 3})
     evaluate_options = (TEST_FILE, JSONL, ENCODING, PAGE, FAITHFULNESS)
-    view_options = (
+    view_options = intervene_options = (
         CommandOption("--story", "Answering: file with the story, one sentence per line.", "FILE"),
         CommandOption("--question", "Answering: the question about the story.", "TEXT"),
         CommandOption("--encoding", "Answering: the encoding of --story.", "NAME", shown_default="utf-8"),
@@ -429,6 +444,31 @@ class AnsweringTask(BatchedTask):
             own["erasure"] = lambda: result.attribution().picture()
         page = partial(result.save, title="A memory network over a story")
         return RunView(result.seen(), default_view=HOPS, own=own, page=page)
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        for name in ("story", "question"):
+            if not options[name]:
+                hint = 'regard intervene RUN --story FILE --question "..."'
+                raise ArgumentError(message("regard intervene", f"no {name} is given", hint=hint))
+        story, question = read_story(options["story"], options.get("encoding")), options["question"]
+        answerer: AnsweringRun = run.load(cls)
+        result = answerer.ask(story, question)
+        shift = len(result.memories) - len(result.sentences)  # a key before the sentences
+
+        def score() -> list[float]:
+            chance = answerer.ask(story, question).probabilities[result.answer]
+            return [math.log(max(chance, LEAST_CHANCE))]
+
+        return Changeable(
+            lambda: answerer.ask(story, question).answer,
+            [result.answer],
+            score,
+            (),
+            [[place + shift] for place in range(len(result.sentences))],
+            ("", "sentence"),
+            ALL_HOPS,
+        )
 
     @classmethod
     def check(cls, settings: AnsweringSettings, model: Any = None) -> None:

@@ -33,6 +33,7 @@ from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_p
 from regard.options.attention_options import check_flags, model_arguments
 from regard.roles import CROSS
 from regard.runs.run_commands import (
+    Changeable,
     ChosenRun,
     RunReport,
     RunView,
@@ -481,7 +482,7 @@ class CaptioningTask(BatchedTask):
         "greedy",
         "max_length",
     )
-    view_options = (
+    view_options = intervene_options = (
         CommandOption("--image", "Captioning: the image file to caption.", "FILE"),
         "beam_size",
         "length_penalty",
@@ -654,6 +655,28 @@ class CaptioningTask(BatchedTask):
             "player": attention.animation,
         }  # the player is an animation by words
         return RunView(caption.seen().noted(note), default_view=IMAGE, own=own, page=attention.save)
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        if not options["image"]:
+            raise ArgumentError(message("regard intervene", "no image is given", hint="--image FILE"))
+        captioner: CaptioningRun = run.load(cls, search=search_of(options))
+        caption: Caption = captioner.caption(options["image"])
+        if not caption.words or caption.pixels is None:
+            raise ArgumentError(message(shown(options["image"]), "the model writes a caption without words"))
+        numbers = captioner.tokenizer.words(caption.output_tokens)
+        rows = [[at for at, each in enumerate(numbers) if each == word] for word in range(len(caption.words))]
+        pixels = torch.from_numpy(caption.pixels).permute(2, 0, 1)[None]
+        height, width = captioner.map_size
+        return Changeable(
+            lambda: captioner.caption(options["image"]).text,
+            caption.words,
+            lambda: captioner.word_scores(pixels, caption)[0].tolist(),
+            rows,
+            [[cell] for cell in range(height * width)],
+            ("word", "cell"),
+            CROSS,
+        )
 
     @classmethod
     def defaults(

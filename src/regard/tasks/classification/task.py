@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,9 +39,16 @@ from regard.evaluation.attribution import page_of
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.classifier_erasure import WordEffects, attribute_label, erase_words, hide_each_word
 from regard.evaluation.text_classifier import DRAWN, SIDES, Classification, Line, TextClassifier
-from regard.models.classifier import Classifier
+from regard.models.classifier import POOL, Classifier
 from regard.named_models.classifiers import build_classifier
-from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
+from regard.runs.run_commands import (
+    Changeable,
+    ChosenRun,
+    RunReport,
+    RunView,
+    ViewOptions,
+    report_changed_data,
+)
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun
 from regard.runs.stored_runs import LoadedRun, with_weights
@@ -395,6 +403,9 @@ MOST_ENTRIES = 300
 
 ERASURE = "erasure"
 
+LEAST_CHANCE = 2.0**-149
+"""Lower limit of a probability, so that its logarithm is finite."""
+
 BETWEEN = 12.0
 """Distance between the two texts of a pair, in points."""
 
@@ -508,7 +519,7 @@ class ClassificationTask(BatchedTask):
         FAITHFULNESS,
         "batch_tokens",
     )
-    view_options = (
+    view_options = intervene_options = (
         "text",
         CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
     )
@@ -651,6 +662,35 @@ class ClassificationTask(BatchedTask):
         page = page_of(lambda methods: attribute_label(classifier, result, methods=methods))
         own = {"gradient": gradient}
         return ClassificationView(seen, result, effects, default_view=ERASURE, own=own, page=page)
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        classifier: ClassificationRun = run.load(cls)
+        text, second = options["text"], options["second"]
+        if classifier.model.pairs is not (second is not None):
+            problem = f"this run classifies {'pairs of texts' if classifier.model.pairs else 'single texts'}"
+            raise ArgumentError(message("--second", problem))
+        line = text if second is None else (text, second)
+        result = classifier.classify(line)
+        if not isinstance(result, Classification) or result.label is None:
+            problem = "the tokenizer finds no tokens in the text"
+            raise ArgumentError(message("--text", problem, expected="at least one word"))
+        label = result.label
+
+        def chances() -> Classification:
+            again = classifier.classify(line)
+            assert isinstance(again, Classification)
+            return again
+
+        return Changeable(
+            lambda: str(chances().label),
+            [label],
+            lambda: [math.log(max(dict(chances().ranked)[label], LEAST_CHANCE))],
+            (),
+            () if classifier.model.pairs else result.texts[0].places,
+            ("", "word"),
+            POOL,
+        )
 
     @classmethod
     def defaults(

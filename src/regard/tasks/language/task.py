@@ -36,6 +36,7 @@ from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.named_models.language_models import build_language_model
 from regard.runs.run_commands import (
+    Changeable,
     ChosenRun,
     LongTextView,
     RunReport,
@@ -290,7 +291,7 @@ class LanguageTask(BatchedTask):
             panel="Language models",
         ),
     )
-    view_options = ("text",)
+    view_options = intervene_options = ("text",)
 
     def _set_up(self, device: str) -> None:
         data, training, text = self.settings.data, self.settings.training, self.corpus.train
@@ -449,6 +450,21 @@ class LanguageTask(BatchedTask):
         if not seen.sites and not seen.long:
             return RunView(seen, default_view="erasure", own=own, page=page_of(attribution))
         return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen), own=own)
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        model: LanguageRun = run.load(cls)
+        text = options["text"]
+        scored = model.score(text)
+        words = [
+            [place for place, each in enumerate(scored.word_numbers) if each == word]
+            for word in range(max(scored.word_numbers, default=-1) + 1)
+        ]
+        # Query t predicts token t; key 0 is the token before the text.
+        keys = [[place + 1 for place in word] for word in words[:-1]]
+        return Changeable(
+            None, scored.pieces, lambda: model.score(text).token_scores, words, keys, ("word", "word"), "self"
+        )
 
     @classmethod
     def check(cls, settings: LanguageSettings, model: Any = None) -> None:

@@ -188,6 +188,7 @@ class TranslationTask(BatchedTask):
     files = TOKENIZERS
     smallest_sizes = MappingProxyType({"source tokens": 8, "target tokens": 8})
     evaluate_options = FirstUse("regard.tasks.translation.evaluate.EVALUATE_OPTIONS")
+    intervene_options = ("text", "beam_size", "length_penalty", "greedy", "max_length")
     view_options = (
         "text",
         CommandOption(
