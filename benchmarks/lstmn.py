@@ -127,7 +127,7 @@ WAYS = {
 class Trained:
     """A way to train, with a model and an optimizer of its own; the models of all ways are equal at first."""
 
-    def __init__(self, way: Way, depth: int, sizes: Sizes, device: torch.device, coarse: bool = True):
+    def __init__(self, way: Way, depth: int, sizes: Sizes, device: torch.device, precision: str = "tf32"):
         torch.manual_seed(0)
         options: dict[str, Any] = {"width": sizes.width, "embedding": sizes.embedding, "depth": depth}
         if way.model == "lstmn":
@@ -137,7 +137,7 @@ class Trained:
         self.said: list[str] = []
         self.task = Learned(self.model, way.loss(self.model))  # type: ignore[arg-type]
         self.tokens = sizes.rows * sizes.window
-        chosen: dict[str, Any] = {"captured": way.captured, "coarse": coarse, "say": self.said.append}
+        chosen: dict[str, Any] = {"captured": way.captured, "precision": precision, "say": self.said.append}
         self.gradients = Gradients(self.task, seed=1, device=device, **chosen)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
 
@@ -171,7 +171,7 @@ def gate(sizes: Sizes, device: torch.device, names: list[str]) -> dict[str, floa
     for depth in DEPTHS:
         vectors = {}
         for name in ("plain loop", *names):
-            trained = Trained(WAYS[name], depth, sizes, device, coarse=False)
+            trained = Trained(WAYS[name], depth, sizes, device, precision="float32")
             loss = trained.add(1, batch_of(sizes, 7, device))
             gradients = [each.grad.flatten() for each in trained.model.parameters() if each.grad is not None]
             if trained.said:

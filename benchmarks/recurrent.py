@@ -112,7 +112,8 @@ class Trained:
         self.model = copy.deepcopy(untrained()).to(DEVICE).train()
         self.way, self.said = way, list[str]()
         task = Learned(self.model, way.loss(self.model))
-        options: dict[str, Any] = {"half": half, "captured": way.captured, "say": self.said.append}
+        precision = "bfloat16" if half else "float32"
+        options: dict[str, Any] = {"precision": precision, "captured": way.captured, "say": self.said.append}
         self.gradients = Gradients(task, seed=1, device=DEVICE, **options)
         self.task, self.optimizer = task, build_optimizer(self.model, beta2=0.98, weight_decay=0.01)
 

@@ -16,30 +16,38 @@ from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
 from regard.data.batch import BOS, EOS, PAD, Batch
 from regard.options.transformer_options import SIZES
 
-__all__ = ["compiled", "eager_loop", "hugging_face", "time_limit"]
+__all__ = ["compiled", "eager_loop", "hugging_face", "marian_loss", "time_limit"]
 
 
 def hugging_face(case: Case) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
     """Return a Marian model of the same size and with the same dropout, and its loss of a batch."""
+    size = SIZES["base"]
+    with torch.device("cuda"):
+        return marian_loss(case.words, size.width, size.layers, size.heads, size.inner)
+
+
+def marian_loss(
+    words: int, width: int, layers: int, heads: int, inner: int
+) -> tuple[nn.Module, Callable[[Batch], Tensor]]:
+    """Return a Marian model with one table of embeddings for both sides, and its loss of a batch."""
     from transformers import MarianConfig, MarianMTModel
 
-    size = SIZES["base"]
-    layers = {"encoder_layers": size.layers, "decoder_layers": size.layers}
-    inner = {"encoder_ffn_dim": size.inner, "decoder_ffn_dim": size.inner}
-    heads = {"encoder_attention_heads": size.heads, "decoder_attention_heads": size.heads}
-    ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
-    dropout = {"dropout": DROPOUT, "attention_dropout": DROPOUT, "activation_dropout": DROPOUT}
-    sizes: dict[str, Any] = {**layers, **inner, **heads, **ids, **dropout, "forced_eos_token_id": None}
+    sizes: dict[str, Any] = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": layers, f"{side}_ffn_dim": inner, f"{side}_attention_heads": heads}
+    for place in ("dropout", "attention_dropout", "activation_dropout"):
+        sizes[place] = DROPOUT
     config = MarianConfig(
-        vocab_size=case.words,
-        decoder_vocab_size=case.words,
-        d_model=size.width,
+        vocab_size=words,
+        decoder_vocab_size=words,
+        d_model=width,
         activation_function="relu",
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=None,
         **sizes,
     )
     config._attn_implementation = "sdpa"
-    with torch.device("cuda"):
-        model = MarianMTModel(config)
+    model = MarianMTModel(config)
 
     def loss(batch: Batch) -> Tensor:
         logits = model(

@@ -73,7 +73,7 @@ def precise(precision: str) -> Iterator[None]:
     with ExitStack() as stack:
         if precision == "bfloat16":
             stack.enter_context(torch.autocast("cuda", torch.bfloat16))
-        stack.enter_context(coarse_products(precision == "tf32"))
+        stack.enter_context(coarse_products("high" if precision == "tf32" else "highest"))
         yield
 
 

@@ -59,9 +59,7 @@ def test_a_cpu_keeps_no_copy_of_the_images():
 def gradients_of(task: CaptioningTask, captured: bool, messages: list[str]) -> Tensor:
     """Return the gradients of the third training step, and the buffers, as one vector."""
     task.model.train()
-    gradients = Gradients(
-        task, seed=1, device=torch.device("cuda"), say=messages.append, captured=captured, half=False
-    )
+    gradients = Gradients(task, seed=1, device=torch.device("cuda"), say=messages.append, captured=captured)
     for step, batch in zip(range(3), task.batches(0), strict=False):
         task.model.zero_grad(set_to_none=True)
         gradients.add(step, [batch], 50)

@@ -73,12 +73,32 @@ def test_few_pairs_give_a_smaller_model_with_dropout():
 
 @pytest.mark.parametrize(
     ("pairs", "count", "width", "tokens"),
-    [(5_000, 2, 192, 512), (20_000, 2, 128, 1024), (20_000, 5, 192, 2048), (168_000, 15, 352, 2048)],
+    [(5_000, 2, 192, 512), (20_000, 2, 128, 512), (20_000, 5, 192, 1024), (168_000, 15, 352, 1024)],
 )
 def test_plan_is_close_to_settings_tuned_by_hand(pairs: int, count: int, width: int, tokens: int):
     chosen = plan(minutes(count), pairs).settings
     assert abs(chosen["model"]["width"] - width) <= 32 and chosen["training"]["batch_tokens"] == tokens
-    assert 3e-3 <= chosen["training"]["learning_rate"] <= 6e-3
+    assert 3e-3 <= chosen["training"]["learning_rate"] <= 9e-3
+
+
+def test_weight_decay_is_smaller_for_more_text_and_muon_is_chosen_for_transformers_on_a_cpu():
+    few, many = (plan(minutes(5), pairs).settings["training"] for pairs in (5_000, 500_000))
+    assert 0.5 >= few["weight_decay"] > 4 * many["weight_decay"] > 0
+    chosen = {
+        (name, device): make_plan(
+            {**minutes(5), "model": {"name": name}}, Workload(20_000, 250_000, device), Machine()
+        ).settings["training"]
+        for name in ("transformer", "luong")
+        for device in ("cpu", "cuda")
+    }
+    assert {key for key, training in chosen.items() if "optimizer" in training} == {("transformer", "cpu")}
+    assert {key for key, training in chosen.items() if "weight_decay" in training} == {("transformer", "cpu")}
+    own = {
+        "training": {"minutes": 5, "optimizer": "sgd", "learning_rate": 1.0},
+        "model": {"name": "transformer"},
+    }
+    settings = make_plan(own, Workload(20_000, 250_000), Machine()).settings["training"]
+    assert settings["optimizer"] == "sgd" and "weight_decay" not in settings
 
 
 def test_at_most_three_models_are_timed_and_none_without_minutes():

@@ -18,7 +18,8 @@ from regard.models.lstmn_language import LSTMNLanguageModel
 from regard.models.lstmn_translation import LSTMNTranslationModel
 from regard.models.luong import Luong
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.gradients import chosen_precision, coarse_products
+from regard.training.gradients import coarse_products
+from regard.training.precision import chosen_precision
 from regard.training.task import CarriedState, Loss
 from tests.facts import facts
 from tests.training.toys import Numbers, Toy, bits, last, records, trainer
@@ -155,9 +156,9 @@ def test_auto_precision_depends_on_the_model_and_the_device(monkeypatch: pytest.
     for supported, expected in ((True, on_gpu), (False, ["float32"] * len(models))):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda supported=supported, **_: supported)
         gpu, cpu = torch.device("cuda"), torch.device("cpu")
-        assert [chosen_precision("auto", gpu, model) for model in models] == expected
-        assert {chosen_precision("auto", cpu, model) for model in models} == {"float32"}
-        assert {chosen_precision("bfloat16", gpu, model) for model in models} == {"bfloat16"}
+        assert [chosen_precision("auto", gpu, model).name for model in models] == expected
+        assert {chosen_precision("auto", cpu, model).name for model in models} == {"float32"}
+        assert {chosen_precision("bfloat16", gpu, model).name for model in models} == {"bfloat16"}
 
 
 def test_tf32_has_no_effect_on_the_cpu_and_is_restored_after_a_step(tmp_path: Path):
@@ -165,7 +166,7 @@ def test_tf32_has_no_effect_on_the_cpu_and_is_restored_after_a_step(tmp_path: Pa
         trainer(tmp_path / precision, steps=4, precision=precision).run()
     assert bits(tmp_path / "tf32") == bits(tmp_path / "float32")  # TF32 exists on GPUs only
     before = torch.get_float32_matmul_precision()
-    with pytest.raises(KeyError), coarse_products(True):
+    with pytest.raises(KeyError), coarse_products("high"):
         assert torch.get_float32_matmul_precision() == "high"
         raise KeyError
     assert torch.get_float32_matmul_precision() == before

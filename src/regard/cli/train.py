@@ -278,6 +278,7 @@ def _print_estimate(run: Estimate) -> None:
         "steps": "" if run.steps is None else f"{about}{run.steps:,}",
         "memory": f"about {run.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
         "time": "" if run.seconds is None else f"about {duration_text(run.seconds)} on this machine",
+        "precision": run.precision,
         **{f"{name} code": value for name, value in run.code.items()},
     }
     console.print(facts_table({name: value for name, value in rows.items() if value}))

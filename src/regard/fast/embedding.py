@@ -60,7 +60,7 @@ def embed_tokens(
     """
     if tokens.dim() != 2 or not _trains(table) or not _is_plain(table) or is_hooked(table):
         return None
-    if plain_class(table) is not nn.Embedding or type(dropout) is not nn.Dropout or is_hooked(dropout):
+    if plain_class(table) is not nn.Embedding or plain_class(dropout) is not nn.Dropout or is_hooked(dropout):
         return None
     places = None
     if position is not None:

@@ -27,7 +27,7 @@ from regard.dimensions import autocast_on
 from regard.fast.embedding import embed_tokens
 from regard.fast.hooks import contains_hooks, is_hooked
 from regard.fast.joint_linear import HalfCopies, half_copies, joint_linear, linear_without_bias
-from regard.fast.twin import Twin
+from regard.fast.twin import Twin, plain_class
 from regard.kernels import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.layers.multihead import MultiHead, TransformerLayers
@@ -111,7 +111,7 @@ def _by_kernels(layers: TransformerLayers, x: Tensor) -> bool:
 def _is_known(module: nn.Module) -> bool:
     """Whether kernels can replace a module: its class and its dropout are not those of a user."""
     if isinstance(module, TransformerLayer | FeedForward):
-        return type(module) in (TransformerLayer, FeedForward) and type(module.dropout) is nn.Dropout
+        return type(module) in (TransformerLayer, FeedForward) and plain_class(module.dropout) is nn.Dropout
     return not isinstance(module, MultiHead) or (type(module) is MultiHead and module.batch_first)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from regard.fast import enabled
 from regard.fast.aligned_linear import AlignedLinear
+from regard.fast.dropout import FastDropout
 from regard.fast.embedding import FastEmbedding
 from regard.fast.recurrent.bahdanau import FastBahdanau
 from regard.fast.recurrent.lstmn import FastLSTMNLayer
@@ -32,6 +33,7 @@ from regard.models.turing_machine import NeuralTuringMachine
 __all__ = ["TWINS", "Twin", "Twins"]
 
 TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Dropout: FastDropout,
     nn.Embedding: FastEmbedding,
     nn.Linear: AlignedLinear,
     Bahdanau: FastBahdanau,

@@ -95,6 +95,11 @@ def devices() -> Iterator[Fact]:
     value = f"{', torch uses '.join(counts)}, {torch.backends.cpu.get_cpu_capability()}"
     busy = threads > cores
     yield Fact("cpu", value, "lacking" if busy else "well", f"OMP_NUM_THREADS={cores}" if busy else "")
+    from regard.training.precision import CPU_FLAGS, cpu_flags
+
+    flags = ", ".join(sorted(cpu_flags()))
+    missing = f"float32, without {' or '.join(CPU_FLAGS)}"
+    yield Fact("cpu training", f"bfloat16 for large models, with {flags}" if flags else missing)
     whole, free = memory()
     yield Fact("memory", f"{size(free)} free of {size(whole)}" if whole else "unknown")
     if torch.cuda.is_available():

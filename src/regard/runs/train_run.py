@@ -41,6 +41,7 @@ from regard.training.distributed import Processes, joined
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log, Logger
 from regard.training.loop import Trainer
+from regard.training.precision import chosen_precision
 from regard.training.progress import budget_warning, total_steps
 
 
@@ -267,6 +268,7 @@ class Estimate:
     memory: bytes that training on the largest batch needs, for weights, gradients, optimizer state and
         activations.
     seconds: estimated duration of the run. None if the run is resumed.
+    precision: the precision of training steps, and why.
     code: what computes training steps and searches: names of fast twins, or why they do not apply.
     """
 
@@ -278,6 +280,7 @@ class Estimate:
     steps: int | None
     memory: int
     seconds: float | None
+    precision: str
     code: Mapping[str, str]
 
 
@@ -325,6 +328,7 @@ def estimate(
             steps,
             4 * parameters * copies + _activation_bytes(built),
             None if plan is None else plan.seconds,
+            ", because ".join(chosen_precision(chosen.training.precision, torch.device(device), model)),
             fast_code(model.to(device)),
         )
 

@@ -20,11 +20,8 @@ from regard.errors import DataError, RegardError, Setting, UnknownName, message
 from regard.fast.captured.graphs import Uncaptured
 from regard.fast.freed_memory import keep_freed_memory
 from regard.fast.twins import Twins
-from regard.models.lstmn_classifier import LSTMNClassifier
-from regard.models.lstmn_language import LSTMNLanguageModel
-from regard.models.lstmn_translation import LSTMNTranslationModel
-from regard.models.luong import Luong
 from regard.training.distributed import Processes
+from regard.training.muon import Muon, split_groups
 from regard.training.progress import seed_generators, step_seed
 from regard.training.settings import Training
 from regard.training.task import Loss, Task
@@ -48,8 +45,8 @@ class Gradients:
     seed: random seed of the run. The seed of each batch is derived from it.
     device: the device that batches are moved to.
     processes: the processes of distributed training. Default: this process only.
-    half: whether to use autocast with bfloat16.
-    coarse: whether to compute float32 matrix products in TF32, on GPUs that support it.
+    precision: "float32", "tf32" (float32 with TF32 matrix products, on GPUs that support it) or "bfloat16"
+        (autocast).
     compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
         Speed.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
         graphs already have one shape each.
@@ -66,14 +63,13 @@ class Gradients:
         seed: int = 0,
         device: torch.device,
         processes: Processes | None = None,
-        half: bool = False,
-        coarse: bool = False,
+        precision: str = "float32",
         compiled: bool = False,
         captured: bool = False,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self.task, self.seed, self.device, self.half, self.compiled = task, seed, device, half, compiled
-        self.coarse = coarse and device.type == "cuda"
+        self.task, self.seed, self.device, self.compiled = task, seed, device, compiled
+        self.use(precision)
         self.processes = processes or Processes()
         if device.type == "cpu":
             keep_freed_memory()
@@ -97,6 +93,13 @@ class Gradients:
         self._say = say
         self.captures = captured
         """Whether steps are captured in CUDA graphs."""
+
+    def use(self, precision: str) -> None:
+        """Use another precision from now on; see `precision` of the class."""
+        self.half, coarse = precision == "bfloat16", precision == "tf32" and self.device.type == "cuda"
+        # In bfloat16 on a CPU, recurrent steps stay in float32; only their products may be rounded.
+        rounded = self.half and self.device.type == "cpu"
+        self.products = "medium" if rounded else "high" if coarse else "highest"
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
         """Compute the gradients of one training step, and add them to `.grad` of the parameters.
@@ -152,7 +155,7 @@ class Gradients:
         # Gradients accumulate until the last batch, so that one exchange per step is enough.
         waits = self.processes.world > 1 and not last
         together = self._objective.no_sync() if waits else nullcontext()
-        with self.twins, together, coarse_products(self.coarse):
+        with self.twins, together, coarse_products(self.products):
             loss = self.loss(ready)
             # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
             (loss.total * (self.processes.world / tokens)).backward()
@@ -191,41 +194,22 @@ class Gradients:
 
 
 @contextmanager
-def coarse_products(enabled: bool) -> Iterator[None]:
-    """If enabled, allow TF32 for float32 matrix products inside the `with` block: faster but less precise."""
+def coarse_products(allowed: str) -> Iterator[None]:
+    """Set the precision of float32 matrix products inside the `with` block, if it is below the present one.
+
+    allowed: "highest" (float32), "high" (TF32 on a GPU) or "medium" (on a CPU with such instructions,
+        bfloat16 with sums in float32); see torch.set_float32_matmul_precision().
+    """
     before = torch.get_float32_matmul_precision()
-    if enabled:
-        torch.set_float32_matmul_precision("high")
+    if allowed != "highest":
+        torch.set_float32_matmul_precision(allowed)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
 
 
-FASTER_IN_TF32 = (Luong, LSTMNClassifier, LSTMNLanguageModel, LSTMNTranslationModel)
-"""The models that train in TF32 with the precision "auto": on an H200, 1.2 to 1.5 times as fast as in
-bfloat16, which needs more kernels, for casts."""
-
-
-def chosen_precision(precision: str, device: torch.device, model: nn.Module) -> str:
-    """Return the precision of training steps on this device: "float32", "tf32" or "bfloat16" (autocast).
-
-    precision: the setting training.precision. On GPUs that support bfloat16, "auto" is "tf32" for the models
-        FASTER_IN_TF32 and "bfloat16" for others, or the attribute auto_precision of the model; elsewhere, it
-        is "float32".
-
-    >>> chosen_precision("auto", torch.device("cpu"), nn.Linear(1, 1))
-    'float32'
-    """
-    if precision != "auto":
-        return precision
-    if device.type != "cuda" or not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "float32"
-    listed = "tf32" if isinstance(model, FASTER_IN_TF32) else "bfloat16"
-    return str(getattr(model, "auto_precision", listed))
-
-
-OPTIMIZERS = ("adamw", "sgd")
+OPTIMIZERS = ("adamw", "muon", "sgd")
 """The names of the optimizers."""
 
 STATES = {"step", "exp_avg", "exp_avg_sq"}
@@ -235,16 +219,16 @@ STATES = {"step", "exp_avg", "exp_avg_sq"}
 def build_optimizer(
     model: nn.Module, *, beta2: float, weight_decay: float, name: str = "adamw", momentum: float = 0.0
 ) -> torch.optim.Optimizer:
-    """Return AdamW or SGD, with weight decay only for parameters of two or more dimensions (not biases).
+    """Return AdamW, Muon or SGD, with weight decay only for weights of two or more dimensions (not biases).
 
-    For AdamW, see Loshchilov and Hutter (2019). SGD updates the weights w as follows, with the gradient g,
-    the learning rate r and the velocity v:
+    For AdamW, see Loshchilov and Hutter (2019); for Muon, muon.py. SGD updates the weights w as follows, with
+    the gradient g, the learning rate r and the velocity v:
 
     v <- momentum v + g + weight_decay w,  w <- w - r v
 
     The initial learning rate is 0. The trainer sets it before each step.
 
-    name: "adamw" or "sgd".
+    name: "adamw", "muon" or "sgd".
     beta2: second beta of AdamW.
     momentum: momentum of SGD. With 0, SGD has no state.
 
@@ -264,6 +248,8 @@ def build_optimizer(
     ]
     if name == "sgd":
         return torch.optim.SGD(groups, lr=0.0, momentum=momentum, fused=True)
+    if name == "muon":
+        return Muon(split_groups(model, groups), lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
 
 
@@ -290,6 +276,7 @@ def load_optimizer(
     """
     named = dict(model.named_parameters())
     kinds: dict[str, set[str]] = {}
+    by_muon = {id(each) for group in optimizer.param_groups if group.get("muon") for each in group["params"]}
     for key, value in tensors.items():
         name, _, kind = key.rpartition("/")
         if name not in named:
@@ -297,7 +284,8 @@ def load_optimizer(
             raise DataError(message(place, f"the model has no parameter '{name}'", hint=hint))
         parameter = named[name]
         kinds.setdefault(name, set()).add(kind)
-        shape = parameter.shape if kind != "step" else torch.Size(())
+        scalar = kind == "step" or (kind == "exp_avg_sq" and id(parameter) in by_muon)
+        shape = torch.Size(()) if scalar else parameter.shape
         if value.shape != shape or not value.is_floating_point():
             problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
             raise DataError(message(place, problem, expected=f"a float tensor of shape {tuple(shape)}"))

@@ -32,13 +32,14 @@ from regard.training.gradients import (
     Average,
     Gradients,
     build_optimizer,
-    chosen_precision,
+    coarse_products,
     load_optimizer,
     optimizer_tensors,
     scheduled_rate,
 )
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
+from regard.training.precision import Precision, chosen_precision
 from regard.training.progress import (
     LATE,
     NonFinite,
@@ -266,8 +267,7 @@ class Trainer:
         self._saved: tuple[Any, ...] = ()  # Progress.state() of the last checkpoint
         self._tensors_step: int | None = None  # the last step whose tensors this process has saved
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
-        precision = chosen_precision(settings.precision, self.device, self.model)
-        self._half, self._coarse = precision == "bfloat16", precision == "tf32"
+        self.precision = chosen_precision(settings.precision, self.device, self.model)
         captured, self._uncaptured = task.speed.capture or capture_chosen(
             settings, task.speed.uncapturable, self.device.type, self.processes.world
         )
@@ -276,8 +276,7 @@ class Trainer:
             seed=seed,
             device=self.device,
             processes=self.processes,
-            half=self._half,
-            coarse=self._coarse,
+            precision=self.precision.name,
             compiled=settings.compile,
             captured=captured,
             say=lambda text: self._event("capture", text),
@@ -325,6 +324,7 @@ class Trainer:
             )  # the process may have been killed before it marked this checkpoint
             if any(each.step == best for each in self.checkpoints.all()):
                 self.checkpoints.mark_best(best)
+        self._keep_precision(state)
         now = self._surroundings()
         batches = state["batches"]
         if batches != now["batches"]:  # continue at the same fraction of the epoch
@@ -337,6 +337,21 @@ class Trainer:
                 self._event("changed", f"{text}; the weights will differ from those of an uninterrupted run")
         self._stream = BatchStream(self.task, Position(self.progress.epoch, self.progress.batch))
         return checkpoint
+
+    def _keep_precision(self, state: Mapping[str, Any]) -> None:
+        """Continue in the precision in which the run was started, unless it is set, or the device is another.
+
+        Runs before the state had a precision were in float32 on a CPU.
+        """
+        before = state.get("precision", "float32")
+        device = self.device.type
+        if self.settings.precision != "auto" or device != "cpu" or state.get("device", device) != device:
+            return
+        if before in ("float32", "bfloat16") and before != self.precision.name:
+            reason = f"here, it would be {self.precision.name}, because {self.precision.reason}"
+            self._event("precision", f"the run continues in {before}; {reason}")
+            self.precision = Precision(before, "the run was started in it")
+            self.gradients.use(before)
 
     def _load_tensors(self, checkpoint: Checkpoint) -> None:
         """Load weights, moving average, optimizer and task state from a checkpoint."""
@@ -511,7 +526,8 @@ class Trainer:
             self._refuse(size if math.isfinite(total) else total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        with coarse_products(self.gradients.products):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepDone(dict(zip(parts, sums, strict=False)), size)
 
@@ -548,6 +564,7 @@ class Trainer:
             "threads": torch.get_num_threads(),
             "processes": self.processes.world,
             "device": self.device.type,
+            "precision": self.precision.name,
             "torch": torch.__version__,
             "batches": self.task.len_epoch(self.progress.epoch),
         }

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, Setting, message
 from regard.fast import enabled
 from regard.fast.aligned_linear import AlignedLinear
 from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
+from regard.fast.vocabulary_loss import ChunkedLoss
 from regard.kernels import by_kernel
 from regard.models.base import Model
 
@@ -40,9 +42,17 @@ def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     if torch.compiler.is_compiling():
         return None
     layer = model.output_layer() if separates_output(type(model)) else None
-    if layer is None or not by_kernel(next(layer.parameters())) or contains_hooks(model):
+    if layer is None or contains_hooks(model):
+        return None
+    weight = next(layer.parameters())
+    if not (by_kernel(weight) or _in_half_on_cpu(weight)):
         return None
     return OutputFeatures(model.features(*model.first_step(batch))[1], layer)
+
+
+def _in_half_on_cpu(x: Tensor) -> bool:
+    """Whether ChunkedLoss computes the loss: in training with autocast on a CPU."""
+    return x.device.type == "cpu" and enabled() and torch.is_grad_enabled() and autocast_on("cpu")
 
 
 def separates_output(kind: type[Model]) -> bool:
@@ -63,8 +73,8 @@ def output_loss(
 ) -> tuple[Tensor, Tensor]:
     """Compute cross_entropy(layer(features), labels, smoothing).
 
-    On CUDA, the logits are computed in chunks of rows, so that they need little memory; see
-    kernels/training/vocabulary_loss.py.
+    On CUDA, and in bfloat16 on a CPU, the logits are computed in chunks of rows, so that they need little
+    memory; see kernels/training/vocabulary_loss.py and fast/vocabulary_loss.py.
 
     features: (B, T, M).
     layer: the output layer, usually nn.Linear(M, V).
@@ -78,12 +88,17 @@ def output_loss(
     """
     # Whether calling the layer only computes functional.linear() with its weight and bias.
     linear = is_plain_linear(layer) or (type(layer) is AlignedLinear and not is_hooked(layer))
-    if torch.compiler.is_compiling() or not (by_kernel(features) and enabled() and linear):
+    if torch.compiler.is_compiling() or not (enabled() and linear):
         return cross_entropy(layer(features), labels, smoothing)
+    inputs = (features.flatten(0, 1), layer.weight, layer.bias, labels.flatten())
+    if not by_kernel(features):
+        if not _in_half_on_cpu(features):
+            return cross_entropy(layer(features), labels, smoothing)
+        dtype = torch.get_autocast_dtype("cpu")
+        with torch.autocast("cpu", enabled=False):
+            return ChunkedLoss.apply(*inputs, smoothing, PAD, dtype)
     from regard.kernels.training.vocabulary_loss import VocabularyLoss
 
-    weight, bias = layer.weight, layer.bias
-    inputs = (features.flatten(0, 1), weight, bias, labels.flatten())
     trains = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs[:3])
     return VocabularyLoss.apply(*inputs, smoothing, PAD, trains)
 

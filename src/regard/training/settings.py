@@ -155,7 +155,8 @@ class Training(Section):
     batch_size: batch size in sentence pairs, texts, captions, questions or windows of text, instead of
         --batch-tokens.
     accumulation_steps: number of batches per step.
-    optimizer: "adamw" or "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
+    optimizer: "adamw", "muon" (Muon for matrices, AdamW for embeddings, output layer, biases and norms) or
+        "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
     learning_rate: peak learning rate: the highest of the schedule.
     schedule: how the learning rate changes after warmup_steps, when it has its peak. With "epoch-decay", it
         is constant for `decay_after` epochs. Then it is divided by `decay_factor` every `decay_every` epochs.
@@ -164,8 +165,8 @@ class Training(Section):
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
     precision: precision of the computation: float32, tf32 (float32 with TF32 matrix products), bfloat16 or
-        auto (on GPUs that support bfloat16: tf32 for luong and lstmn, bfloat16 for other models; elsewhere:
-        float32).
+        auto (on GPUs that support bfloat16: tf32 for luong and lstmn, bfloat16 for other models; on CPUs with
+        avx512_bf16 or AMX: bfloat16 for bahdanau and transformer; elsewhere: float32).
     compile: whether to use torch.compile. Without CUDA graphs (`capture`), the model is compiled again for
         each batch shape, which takes minutes.
     capture: whether to take training steps as CUDA graphs, one for each batch shape. "auto": on GPUs, if the
@@ -185,7 +186,7 @@ class Training(Section):
     batch_tokens: Annotated[Tokens | None, CommandOption("--batch-tokens", shown_default=CHOSEN)] = 4096
     batch_size: Annotated[Count | None, CommandOption("--batch-size")] = None
     accumulation_steps: Count = 1
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
     momentum: Part = 0.0
     learning_rate: Annotated[Positive, CommandOption("--learning-rate", shown_default=CHOSEN)] = 1e-3
     schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"

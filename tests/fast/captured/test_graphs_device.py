@@ -76,7 +76,7 @@ def test_gradients_equal_those_of_the_cpu(name: str):
 def test_half_precision_is_close_and_captured_runs_are_bitwise_identical(name: str):
     model = make_model(name, dropout=0.3)
     runs = [
-        gradients_of(copy.deepcopy(model).cuda(), "cuda", half=True, captured=captured)
+        gradients_of(copy.deepcopy(model).cuda(), "cuda", precision="bfloat16", captured=captured)
         for captured in (False, True, True)
     ]
     assert runs[1].equal(runs[2])

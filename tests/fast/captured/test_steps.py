@@ -114,7 +114,14 @@ def test_resumed_translation_run_has_the_same_bits(
             "subword_sampling": 0.2,
         },
         "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "dropout": 0.1},
-        "training": {"batch_tokens": 200, "steps": 16, "ema": 0.9, "save_every": 5, "keep": 9},
+        "training": {
+            "optimizer": "adamw",
+            "batch_tokens": 200,
+            "steps": 16,
+            "ema": 0.9,
+            "save_every": 5,
+            "keep": 9,
+        },
         "evaluation": {"sentences": 1, "samples": 0},
     }
     place: dict[str, Any] = {"machine": Machine("cpu", 1), "console": Console(quiet=True)}

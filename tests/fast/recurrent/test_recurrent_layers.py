@@ -77,11 +77,12 @@ def test_gru_on_a_cpu_is_used_in_training_with_little_padding(monkeypatch: pytes
             layers.encode(x, torch.tensor([5, 4]))
         with torch.autocast("cpu", torch.bfloat16):
             layers.encode(x, torch.tensor([5, 4]))
+        assert len(calls) == 2
         handle = layers.layers.register_forward_hook(lambda *_: seen.append(1))
         layers.encode(x, torch.tensor([5, 4]))
         handle.remove()
         layers.eval().encode(x, torch.tensor([5, 4]))
-    assert len(calls) == 1 and seen == [1]
+    assert len(calls) == 2 and seen == [1]
 
 
 def test_gradcheck_of_the_gru_on_a_cpu():

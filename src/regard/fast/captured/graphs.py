@@ -76,6 +76,7 @@ def capture_chosen(settings: Training, uncapturable: str, device: str, world: in
         "REGARD_FAST=0 is set": not enabled(),
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
         "several processes with CUDA graphs need training.compile = false": world > 1 and settings.compile,
+        'training.optimizer is "muon"': settings.optimizer == "muon",
         uncapturable: bool(uncapturable),
     }
     reason = next((text for text, applies in reasons.items() if applies), "")

@@ -165,7 +165,7 @@ class CapturedSteps:
     def _graph(self, batch: Any, step: Callable[[Any], tuple[Results, frozenset[int]]]) -> _Graph:
         """Capture step(batch). Raise Uncaptured, and delete all graphs, if this fails."""
         try:
-            with coarse_products(self.gradients.coarse):
+            with coarse_products(self.gradients.products):
                 graph = self._capture(batch, step)
         except Exception as error:  # the caller takes the step without graphs
             self._graphs.clear()

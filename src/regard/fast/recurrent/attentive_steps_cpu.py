@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.dimensions import autocast_on
+from regard.fast.recurrent.gru_cpu import half_product, in_half
 from regard.kernels import by_kernel
 from regard.memory import Memory
 
@@ -28,19 +28,19 @@ MOST_BYTES = 2**25
 """The largest size of sigmoid(2 x) of all steps that the forward pass stores for the backward pass."""
 
 
-def suits_cpu_steps(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
+def suits_cpu_steps(memory: Memory, tensors: tuple[Tensor, ...], half: torch.dtype | None = None) -> bool:
     """Return whether CpuSteps supports a memory with an additive score function.
 
-    It supports float32 and float64 on a CPU without autocast, and masks that hide only padding, but not all
+    It supports float32 and float64 on a CPU, and masks that hide only padding, but not all
     keys of a source.
 
-    tensors: the tensors of CpuSteps.
+    tensors: the tensors of CpuSteps. half: the autocast dtype, which some of them may have.
     """
     key, lengths = memory.key, memory.mask.lengths
     if by_kernel(key):  # the kernels run on a CPU, in the interpreter of Triton
         return False
-    dtypes = {each.dtype for each in tensors}
-    if key.device.type != "cpu" or autocast_on("cpu") or dtypes not in ({torch.float32}, {torch.float64}):
+    dtypes = {torch.float32 if each.dtype == half else each.dtype for each in tensors}
+    if key.device.type != "cpu" or dtypes not in ({torch.float32}, {torch.float64}):
         return False
     if key.dim() != 3 or not memory.cleaned or not memory.mask.only("lengths"):
         return False
@@ -54,16 +54,22 @@ class CpuSteps(torch.autograd.Function):
 
     The tensors are gates (B, T, 3 M), the initial state (B, M), projected keys (B,
     S, A), values (B, S, E), the vector v of the score function (A,), and the weights of query, context, gates
-    and state. `lengths` has the number of keys of each source, or is None.
+    and state. `lengths` has the number of keys of each source, or is None. `half` is the dtype of the matrix
+    products, or None for that of the tensors. Everything else stays in float32: a sum that is rounded at
+    every step loses what it stores.
     """
 
     @staticmethod
-    def forward(ctx: Any, lengths: Tensor | None, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, lengths: Tensor | None, half: torch.dtype | None, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
         gates, first, key, value, vector, of_query, of_context, of_gate, of_state = tensors
         (batch, steps, _), (_, source, hidden), width = gates.shape, key.shape, first.shape[1]
-        joint_MN = torch.cat((2 * of_query, of_gate.T), 1)  # s @ joint_MN gives 2 query, U_z s and U_r s
-        twice_BSA, twice_A, turned_MM = (2 * key).contiguous(), 2 * vector, of_state.T
-        read_BSG = value @ of_context.T
+        joint_MN = in_half(
+            torch.cat((2 * of_query, of_gate.T), 1), half
+        )  # s @ joint_MN gives 2 query, U_z s and U_r s
+        twice_BSA, twice_A, turned_MM = (2 * key).contiguous(), 2 * vector, in_half(of_state.T, half)
+        read_BSG = half_product(value, of_context.T, half)
         hidden_BS = _hidden(lengths, key)
         gates_TBG = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         sizes = (width, joint_MN.shape[1], source)
@@ -77,7 +83,7 @@ class CpuSteps(torch.autograd.Function):
         buffers = (gates_TBG, new_TBM, reset_TBM, both_TBN, weights_TBS, sigmoid_TBSA)
         for t, row in enumerate(zip(*(each.unbind(0) for each in buffers), strict=True)):
             gates_BG, new_BM, reset_BM, both_BN, weights_BS, sigmoid_BSA = row
-            torch.mm(states[t], joint_MN, out=both_BN)
+            both_BN.copy_(in_half(states[t], half) @ joint_MN)
             torch.add(both_BN[:, None, :hidden], twice_BSA, out=sigmoid_BSA).sigmoid_()
             scores_BS = torch.mv(sigmoid_BSA.view(-1, hidden), twice_A).view(batch, source)
             if hidden_BS is not None:
@@ -85,9 +91,9 @@ class CpuSteps(torch.autograd.Function):
             torch.softmax(scores_BS, -1, out=weights_BS)
             gates_BG[:, None].baddbmm_(weights_BS[:, None], read_BSG)
             gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
-            new_BM.addmm_(reset_BM, turned_MM)
+            new_BM.add_(in_half(reset_BM, half) @ turned_MM)
             mixed(gates_BG, states[t], states[t + 1])
-        ctx.keeps = keeps
+        ctx.keeps, ctx.half = keeps, half
         kept = (gates_TBG, states_TBM, reset_TBM, both_TBN, weights_TBS, sigmoid_TBSA)
         ctx.save_for_backward(twice_BSA, value, vector, joint_MN, of_context, of_state, read_BSG, *kept)
         contexts_BTE = torch.bmm(weights_TBS.transpose(0, 1), value)
@@ -98,7 +104,8 @@ class CpuSteps(torch.autograd.Function):
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
         twice_BSA, value, vector, joint_MN, of_context, of_state, read_BSG, *kept = ctx.saved_tensors
         gates_TBG, states_TBM, reset_TBM, both_TBN, weights_TBS, sigmoid_TBSA = kept
-        hidden, width = len(vector), len(of_state)
+        hidden, width, half = len(vector), len(of_state), ctx.half
+        state_MM = in_half(of_state, half)
         dweights_TBS = torch.bmm(dcontexts, value.transpose(1, 2)).transpose(0, 1).contiguous()
         d_TBN = gates_TBG.new_empty(*gates_TBG.shape[:2], hidden + 3 * width)  # of 2 query, z, r and s~
         dqueries, dgates = d_TBN.tensor_split((hidden,), 2)
@@ -114,7 +121,7 @@ class CpuSteps(torch.autograd.Function):
         for dafter_BM, gates_BG, state_BM, dgates_BG, dnew_BM, djoint_BN, *attention in reversed(rows):
             dquery_BA, query_BA, weights_BS, dweights_BS, sigmoid_BSA = attention
             dstate_BM = mixed_backward(dstate_BM + dafter_BM, gates_BG, state_BM, dgates_BG)
-            gated_backward(torch.mm(dnew_BM, of_state), gates_BG, state_BM, dgates_BG, dstate_BM)
+            gated_backward(half_product(dnew_BM, state_MM, half), gates_BG, state_BM, dgates_BG, dstate_BM)
             dweights_BS[:, None].baddbmm_(dgates_BG[:, None], turned_BGS)
             dscores_BS = torch._softmax_backward_data(dweights_BS, weights_BS, -1, weights_BS.dtype)
             if not ctx.keeps:
@@ -123,16 +130,17 @@ class CpuSteps(torch.autograd.Function):
             torch.addcmul(sigmoid_BSA, sigmoid_BSA, sigmoid_BSA, value=-1, out=slope_BSA)
             torch.mul(torch.bmm(dscores_BS[:, None], slope_BSA)[:, 0], twice_A, out=dquery_BA)
             dkey_BSA.addcmul_(dscores_BS[..., None], slope_BSA)
-            dstate_BM.addmm_(djoint_BN, turned_NM)
-        djoint_MN = states_TBM[:-1].flatten(0, 1).T @ djoint.flatten(0, 1)
-        dof_state = dnew.flatten(0, 1).T @ reset_TBM.flatten(0, 1)
+            dstate_BM.add_(in_half(djoint_BN, half) @ turned_NM)
+        djoint_MN = half_product(states_TBM[:-1].flatten(0, 1).T, djoint.flatten(0, 1), half)
+        dof_state = half_product(dnew.flatten(0, 1).T, reset_TBM.flatten(0, 1), half)
         weights_BST = weights_TBS.permute(1, 2, 0)
         dread_BSG = torch.bmm(weights_BST, dgates.transpose(0, 1))
-        dvalue = torch.baddbmm(dread_BSG @ of_context, weights_BST, dcontexts)
-        dof_context = dread_BSG.flatten(0, 1).T @ value.flatten(0, 1)
+        dvalue = torch.baddbmm(half_product(dread_BSG, of_context, half), weights_BST, dcontexts)
+        dof_context = half_product(dread_BSG.flatten(0, 1).T, value.flatten(0, 1), half)
         dof_query, dof_gate = 2 * djoint_MN[:, :hidden], djoint_MN[:, hidden:].T
         of_memory = dkey_BSA.mul_(4 * vector), dvalue, 2 * dvector_A
         return (
+            None,
             None,
             dgates.transpose(0, 1),
             dstate_BM,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from regard.dimensions import autocast_on, in_transform
+from regard.dimensions import autocast_on, full_precision, in_transform
 from regard.fast.aligned_linear import padded_linear, pads
 from regard.fast.hooks import are_plain_linear, is_hooked
 from regard.fast.recurrent.attentive_steps_cpu import CpuSteps, suits_cpu_steps
@@ -143,11 +143,15 @@ def attend_along(
     assert isinstance(score, Additive) and cell.context is not None
     weights = score.vector, score.query_weight, cell.context.weight, cell.gate.weight, cell.state.weight
     tensors = gates_BTG, first_BM, memory.key, memory.value, *weights
-    if suits_cpu_steps(memory, tensors):
-        return CpuSteps.apply(memory.mask.lengths, *tensors)
+    device, half = gates_BTG.device.type, None
+    if autocast_on(device):
+        half = torch.get_autocast_dtype(device)
+    if device == "cpu" and suits_cpu_steps(memory, tensors, half):
+        with full_precision(gates_BTG):
+            return CpuSteps.apply(
+                memory.mask.lengths, half, *(each.to(score.vector.dtype) for each in tensors)
+            )
     if not suits_cuda_steps(memory, tensors):
         return None
-    device = gates_BTG.device.type
-    dtype = torch.get_autocast_dtype(device) if autocast_on(device) else gates_BTG.dtype
-    with torch.autocast(device, enabled=False):
-        return CudaSteps.apply(memory.mask.lengths, dtype, *tensors)
+    with full_precision(gates_BTG):
+        return CudaSteps.apply(memory.mask.lengths, half or gates_BTG.dtype, *tensors)

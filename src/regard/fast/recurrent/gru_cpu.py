@@ -17,7 +17,25 @@ from torch.autograd.function import once_differentiable
 __all__ = ["gru_on_cpu"]
 
 
-def gru_on_cpu(x_BSI: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]) -> Tensor:
+def half_product(a: Tensor, b: Tensor, half: torch.dtype | None) -> Tensor:
+    """Return the matrix product a @ b in float32, computed in the dtype `half` if it is not None.
+
+    >>> half_product(torch.ones(2, 3), torch.ones(3, 1), torch.bfloat16).tolist()
+    [[3.0], [3.0]]
+    """
+    if a.dim() > b.dim():  # as one product: for a transposed batch, `@` would repeat b for each of its rows
+        return half_product(a.flatten(0, 1), b, half).unflatten(0, a.shape[:2])
+    return a @ b if half is None else (in_half(a, half) @ in_half(b, half)).float()
+
+
+def in_half(x: Tensor, half: torch.dtype | None) -> Tensor:
+    """Return x in the dtype `half`, or unchanged if it is None."""
+    return x if half is None else x.to(half)
+
+
+def gru_on_cpu(
+    x_BSI: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]], half: torch.dtype | None = None
+) -> Tensor:
     """Run a GRU layer from a state of zeros; return the states (B, S, W M), which are 0 on padding.
 
     The equations are those of torch.nn.GRU. W is the number of directions, 1 or 2,
@@ -26,12 +44,14 @@ def gru_on_cpu(x_BSI: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor
     x_BSI: (B, S, I), the inputs, padded at the end.
     lengths: (B,), the number of tokens of each sequence.
     weights: for each direction, weight_ih, weight_hh, bias_ih and bias_hh, as in torch.nn.GRU.
+    half: the dtype of the matrix products. None: that of the weights. Everything else stays in float32: a sum
+        that is rounded at every step loses what it stores.
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True), torch.randn(2, 5, 3)
     >>> torch.allclose(gru_on_cpu(x, torch.tensor([5, 5]), layer.all_weights), layer(x)[0], atol=1e-6)
     True
     """
-    return _CpuGru.apply(x_BSI, lengths, *(torch.stack(each) for each in zip(*weights, strict=True)))
+    return _CpuGru.apply(half, x_BSI, lengths, *(torch.stack(each) for each in zip(*weights, strict=True)))
 
 
 class _CpuGru(torch.autograd.Function):
@@ -43,13 +63,14 @@ class _CpuGru(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, lengths: Tensor, of_input_WGI: Tensor, of_state_WGM: Tensor, *biases: Tensor
-    ) -> Tensor:
+        ctx: Any, half: torch.dtype | None, x: Tensor, lengths: Tensor, of_input_WGI: Tensor,
+        of_state_WGM: Tensor, *biases: Tensor,
+    ) -> Tensor:  # fmt: skip
         (batch, steps, _), (ways, _, width) = x.shape, of_state_WGM.shape
         x_WSBI = _in_order(x.transpose(0, 1), ways)
-        inputs_WNI, turned_WMG = x_WSBI.flatten(1, 2), of_state_WGM.transpose(1, 2)
+        inputs_WNI, turned_WMG = x_WSBI.flatten(1, 2), in_half(of_state_WGM.transpose(1, 2), half)
         bias_W1G, state_bias_W1G = (each[:, None] for each in biases)
-        gates_WNG = torch.baddbmm(bias_W1G, inputs_WNI, of_input_WGI.transpose(1, 2))
+        gates_WNG = half_product(inputs_WNI, of_input_WGI.transpose(1, 2), half).add_(bias_W1G)
         gates_WSBG = gates_WNG.unflatten(1, (steps, batch))
         more_WSBG = torch.empty_like(gates_WSBG)
         states_SWBM = x.new_empty(steps + 1, ways, batch, width)
@@ -57,7 +78,7 @@ class _CpuGru(torch.autograd.Function):
         inside = _inside(lengths, steps, ways)
         states = states_SWBM.unbind(0)
         for t, (gates, more) in enumerate(zip(gates_WSBG.unbind(1), more_WSBG.unbind(1), strict=True)):
-            torch.baddbmm(state_bias_W1G, states[t], turned_WMG, out=more)
+            torch.add(half_product(states[t], turned_WMG, half), state_bias_W1G, out=more)
             both, new = gates[..., : 2 * width], gates[..., 2 * width :]
             both.add_(more[..., : 2 * width]).sigmoid_()
             new.addcmul_(both[..., :width], more[..., 2 * width :]).tanh_()
@@ -65,7 +86,7 @@ class _CpuGru(torch.autograd.Function):
             if inside is not None:
                 states[t + 1].mul_(inside[t])
         ctx.save_for_backward(inputs_WNI, of_input_WGI, of_state_WGM, gates_WSBG, more_WSBG, states_SWBM)
-        ctx.inside = inside
+        ctx.inside, ctx.half = inside, half
         directions = [each.flip(0) if way else each for way, each in enumerate(states_SWBM[1:].unbind(1))]
         return torch.cat(directions, 2).transpose(0, 1)
 
@@ -73,7 +94,8 @@ class _CpuGru(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dstates_BSE: Tensor) -> tuple[Tensor | None, ...]:
         inputs_WNI, of_input_WGI, of_state_WGM, gates_WSBG, more_WSBG, states_SWBM = ctx.saved_tensors
-        (ways, steps, batch, _), width, inside = gates_WSBG.shape, of_state_WGM.shape[2], ctx.inside
+        (ways, steps, batch, _), width = gates_WSBG.shape, of_state_WGM.shape[2]
+        inside, half, step_WGM = ctx.inside, ctx.half, in_half(of_state_WGM, ctx.half)
         dstates_SBWM = dstates_BSE.transpose(0, 1).unflatten(2, (ways, width))
         dstates = torch.stack(
             [each.flip(0) if way else each for way, each in enumerate(dstates_SBWM.unbind(2))]
@@ -90,18 +112,19 @@ class _CpuGru(torch.autograd.Function):
                 dstate.mul_(inside[t])
             _step_backward(dstate, gates_WBG, more_WBM, states[t], d_WBC)
             if t:
-                dstate.baddbmm_(dmore_WBG, of_state_WGM)
+                dstate.add_(half_product(dmore_WBG, step_WGM, half))
         dmore_WNG = dmore_WSBG.flatten(1, 2)
         before_WNM = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
-        dof_state = dmore_WNG.transpose(1, 2) @ before_WNM
+        dof_state = half_product(dmore_WNG.transpose(1, 2), before_WNM, half)
         # The gradients of n, r and z, in this order; the order of W_ih is r, z, n.
         dgates_WNG = d_WSBC[..., : 3 * width].flatten(1, 2)
+        half_WNG = in_half(dgates_WNG, half)
         order = [of_input_WGI[:, 2 * width :], of_input_WGI[:, : 2 * width]]
-        dx_WSBI = (dgates_WNG @ torch.cat(order, 1)).unflatten(1, (steps, batch))
+        dx_WSBI = half_product(half_WNG, torch.cat(order, 1), half).unflatten(1, (steps, batch))
         dx_SBI = dx_WSBI[0] if ways == 1 else dx_WSBI[0] + dx_WSBI[1].flip(0)
-        dof_input = (dgates_WNG.transpose(1, 2) @ inputs_WNI).roll(-width, 1)
+        dof_input = half_product(half_WNG.transpose(1, 2), inputs_WNI, half).roll(-width, 1)
         dbias = dgates_WNG.sum(1).roll(-width, 1)
-        return dx_SBI.transpose(0, 1), None, dof_input, dof_state, dbias, dmore_WNG.sum(1)
+        return None, dx_SBI.transpose(0, 1), None, dof_input, dof_state, dbias, dmore_WNG.sum(1)
 
 
 def _in_order(x_SBI: Tensor, ways: int) -> Tensor:

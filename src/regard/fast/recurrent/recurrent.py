@@ -66,14 +66,18 @@ def _suits_cpu(module: Recurrent, x: Tensor, lengths: Tensor) -> bool:
     """Return whether gru_on_cpu() can run the layer, and is faster: in training, with little padding."""
     if not (module.training and torch.is_grad_enabled() and isinstance(module.layers, nn.GRU)):
         return False
-    single = module.depth == 1 and not autocast_on("cpu")
-    dtypes = {x.dtype, *(each.dtype for each in module.layers.all_weights[0])}
+    single = module.depth == 1
+    dtypes = {*(each.dtype for each in module.layers.all_weights[0])}
+    if not autocast_on("cpu"):
+        dtypes.add(x.dtype)
     filled = int(lengths.sum()) >= (1 - MOST_PADDING) * x.shape[0] * x.shape[1] > 0
     return single and filled and dtypes in ({torch.float32}, {torch.float64})
 
 
 def _gru_on_cpu(module: Recurrent, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-    states_BSE = gru_on_cpu(x, lengths, module.layers.all_weights)
+    half, weights = torch.get_autocast_dtype("cpu") if autocast_on("cpu") else None, module.layers.all_weights
+    with full_precision(x):
+        states_BSE = gru_on_cpu(x.to(weights[0][0].dtype), lengths, weights, half)
     width = module.layers.hidden_size
     final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, width)
     last = [states_BSE[..., :width].gather(1, final_B1M), states_BSE[:, :1, width:]]

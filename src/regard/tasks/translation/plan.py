@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard.data import suggest_tokenizer
 from regard.data.tokenizers.tokenizer import sides
@@ -38,7 +38,10 @@ the target, whichever has more tokens."""
 
 STEPS = 800
 """Minimum number of steps of a planned run. Runs with fewer steps do not converge. The plan chooses the
-largest batch size that leaves at least STEPS steps."""
+largest batch size that leaves at least STEPS steps, or Recipe.steps."""
+
+LARGEST_DECAY = 0.5
+"""The largest weight decay that a plan chooses."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
 """The batch sizes to choose from, in tokens, for each kind of device."""
@@ -67,28 +70,50 @@ SHORT_MINUTES, SHORT_SENTENCES = 5, 200
 so that evaluations take a small part of the run."""
 
 
-@dataclass(frozen=True)
-class Family:
-    """The sizes to choose from, and the learning rate, of one kind of model: Transformer or recurrent model.
+class Recipe(NamedTuple):
+    """The optimizer of one kind of model on one kind of device.
 
     rate: the learning rate for width 128 and batches of 1,024 tokens.
     power: the learning rate is multiplied by (128 / width) ** power.
+    steps: minimum number of steps, see STEPS.
+    memory: number of epochs after which weight decay has shrunk a weight by the factor e, at the peak of the
+        learning rate (Wang and Aitchison 2024). So the decay is small if there is much text, and large if a
+        small text is read many times. None: the weight decay is not chosen.
+    """
+
+    optimizer: str
+    rate: float
+    power: float
+    steps: int = STEPS
+    memory: float | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """The sizes and the optimizers to choose from, of one kind of model: Transformer or recurrent model.
+
+    cpu: the optimizer on a CPU. Other devices: AdamW, whose steps can be captured in CUDA graphs.
     tokens_needed: a model should train on tokens_needed * width * layers tokens. With fewer tokens, a smaller
         model is better.
     widths: the sizes (width, layers), from small to large. `layers` is 0 if the model has no option `layers`.
     """
 
-    rate: float
-    power: float
+    cpu: Recipe
+    others: Recipe
     tokens_needed: int
     widths: tuple[tuple[int, int], ...]
 
 
-RECURRENT = Family(6e-3, 0.5, 6_250, tuple((width, 0) for width in range(64, 1025, 32)))
+PLAIN = Recipe("adamw", 6e-3, 0.5)
+RECURRENT = Family(PLAIN, PLAIN, 6_250, tuple((width, 0) for width in range(64, 1025, 32)))
+BAHDANAU = replace(RECURRENT, cpu=Recipe("adamw", 1e-2, 0.5, steps=1500, memory=3.5))
 TRANSFORMER = Family(
-    3.5e-3, 1.0, 5_000, ((64, 2), (128, 2), (128, 3), (192, 3), (256, 3), (256, 4), (384, 4), (512, 6))
+    Recipe("muon", 5e-3, 0.5, memory=3.5),
+    Recipe("adamw", 3.5e-3, 1.0),
+    5_000,
+    ((64, 2), (128, 2), (128, 3), (192, 3), (256, 3), (256, 4), (384, 4), (512, 6)),
 )
-FAMILIES = {"transformer": TRANSFORMER}
+FAMILIES = {"bahdanau": BAHDANAU, "transformer": TRANSFORMER}
 """The family of each model, by the name of the model. All other models are of the family RECURRENT."""
 
 SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
@@ -173,6 +198,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed, timed: boo
     model, training = given.get("model", {}), given.get("training", {})
     family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
     group = work.processes * training.get("accumulation_steps", 1)  # number of batches per step
+    recipe = family.cpu if work.device == "cpu" else family.others
     batches, counted = _batches(training, work, group), training.get("batch_size") is not None
     fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
     part, measured = 1 - EVALUATION_PART - RESERVED, None
@@ -189,7 +215,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed, timed: boo
     else:
         total = planned_tokens(training, work.tokens, batches[-1] * FILLED * group)
         size = {} if fixed else _options(_largest(family, work, lambda option: total))
-    batch = _batch(batches, total / group)
+    batch = _batch(batches, total / group, recipe.steps)
     steps, epochs = total / (batch * FILLED * group), total / max(work.tokens, 1)
     # No dropout for about two epochs or less. It grows with the epochs up to 0.3.
     dropout = round(20 * min(0.075 * math.log2(max(epochs, 2.0) / 2), 0.3)) / 20
@@ -198,7 +224,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed, timed: boo
         width = SIZES[model["size"]].width if model.get("size") in SIZES else 256
     rate = TUNING_RATE
     if given.get("init_from") is None:
-        rate = peak_rate(family.rate, family.power, width, batch * group, steps)
+        rate = peak_rate(recipe.rate, recipe.power, width, batch * group, steps)
     filled = {
         "model": {**size, "dropout": dropout},
         "training": {
@@ -207,6 +233,14 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed, timed: boo
             "warmup_steps": int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100)),
         },
     }
+    own = training.get("optimizer") is None and training.get("momentum") is None
+    if own and given.get("init_from") is None:
+        if recipe.optimizer != "adamw":
+            filled["training"]["optimizer"] = recipe.optimizer
+        if recipe.memory is not None:
+            epoch = max(work.tokens, 1) / (batch * FILLED * group)  # steps of an epoch
+            decay = 1 / (training.get("learning_rate", rate) * recipe.memory * epoch)
+            filled["training"]["weight_decay"] = float(f"{min(decay, LARGEST_DECAY):.2g}")
     settings = merged(given, filled, given)
     share = 1.0 if work.target_tokens is None else work.target_tokens / max(work.tokens, 1)
     amount = f"about {share * total:,.0f} target tokens ({epochs_text(epochs)})"
