@@ -159,7 +159,8 @@ def test_make_test_fails_if_lint_types_or_tests_fail(tmp_path: Path, failing: st
 def test_ci_runs_make_test():
     ci = ROOT / ".ci" / "run"
     commands = [line for line in ci.read_text().splitlines() if line.startswith("make ")]
-    assert commands == ["make test", "make docs ARGS=--check", "make test-plain"] and os.access(ci, os.X_OK)
+    assert commands == ["make test", "make docs ARGS=--check", "make test-plain", "make test-users"]
+    assert os.access(ci, os.X_OK)
 
 
 def test_every_make_target_in_the_docs_exists():
