@@ -6,7 +6,8 @@ python -m benchmarks.aligners --set deen-tatoeba --source test.de.gz --target te
 Each call measures one set and adds it to today's table. The aligners get the pairs of the corpus, tokenised
 and lower-cased, and then the pairs of the gold set. The table shows the even lines of the gold sets. The
 last choices of Regard's defaults were made on the odd lines, earlier ones with all lines in view. For the
-other aligners, it shows the symmetrisation that is best on the even lines. eflomal is measured if it is installed, fast_align if its program is named.
+other aligners, it shows the symmetrisation that is best on the even lines. eflomal is measured if it is
+installed, fast_align if its program is named.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ ABOUT = """\
 Alignment error rate (Och and Ney 2003) in per cent, lower is better. The aligners get the training pairs,
 tokenised and lower-cased, and the pairs of the gold set. Even lines of the gold set, with a 95 % interval
 from 1,000 bootstrap samples of sentences. The defaults of Regard are the same for all languages. The last of
-them were chosen on the odd lines, earlier ones with all lines in view. For eflomal and fast_align, the symmetrisation is the one that is best on the even lines.
-eflomal with prefixes sees only the first four letters of each word (of Korean words, two syllables). Time is
-CPU time of the whole process, for both directions. Memory is its peak or, if that is larger, the memory of
-the benchmark that started it: small values are upper bounds. fast_align was built from its source.
+them were chosen on the odd lines, earlier ones with all lines in view. For eflomal and fast_align, the
+symmetrisation is the one that is best on the even lines. eflomal with prefixes sees only the first four
+letters of each word (of Korean words, two syllables). Time is CPU time of the whole process, for both
+directions. Memory is its peak or, if that is larger, the memory of the benchmark that started it: small
+values are upper bounds. fast_align was built from its source.
 """
 
 
