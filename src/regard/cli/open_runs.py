@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.data.line_io import say
 from regard.errors import ArgumentError, message, printable, shell_word, shown
 from regard.runs.run_folder import config_of
-from regard.tasks.file_checks import is_utf_8
 from regard.tasks.task_table import TASKS, find_task, load, task_of
 
 if TYPE_CHECKING:
@@ -38,6 +36,9 @@ def encoding_of(run: Path, files: Iterable[str] | None, encoding: str | None) ->
     files: the names of the files. - is standard input, which is not tested.
     encoding: the value of --encoding. If it is set, it is the result.
     """
+    from regard.data.line_io import say
+    from regard.tasks.file_checks import is_utf_8
+
     trained = config_of(run).get("data", {}).get("encoding")
     if encoding is not None or not isinstance(trained, str) or all(map(is_utf_8, files or ())):
         return encoding
