@@ -65,7 +65,7 @@ def hugging_face(folder: Path, lines: list[str]) -> Texts:
 
 def onnx(folder: Path, run_: Any, lines: list[str]) -> Texts:
     """Return a function that translates the lines greedily with onnxruntime."""
-    decoder = OnnxDecoder(folder)
+    decoder = OnnxDecoder(folder, run_.model)
 
     def run() -> list[str]:
         texts, ids = [""] * len(lines), [[*each, EOS] for each in run_.source_tokenizer.encode_lines(lines)]

@@ -28,7 +28,7 @@ from regard.data.batch import BOS, EOS, PAD, UNK, Batch
 from regard.data.tokenizers.morphemes import Morphemes
 from regard.data.tokenizers.subwords import Subwords
 from regard.data.tokenizers.tokenizer import Lowercased
-from regard.decoding import Greedy
+from regard.decoding import Greedy, Rules
 from regard.errors import ArgumentError, message
 from regard.export.target import ANY, Check, Target, compared, only, side_tokenizers
 from regard.files.atomic_io import write
@@ -36,17 +36,12 @@ from regard.layers.recurrent import Hidden, Recurrent
 from regard.masks.constructors import padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
-from regard.models.base import Encoded, State
+from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer
 
 SCORE = only(
     *("dot", "scaled_dot", "general", "additive", "concat"),
     reason="the export has no code for it",
-    nearest="score=scaled_dot",
-)
-INNER = only(
-    *("dot", "scaled_dot", "general"),
-    reason="the export of Transformers only has inner products",
     nearest="score=scaled_dot",
 )
 SELECT = only("softmax", reason="the export only has softmax", nearest="select=softmax")
@@ -80,7 +75,7 @@ class Onnx(Target):
                 "dropout": ANY,
                 "inner_dropout": ANY,
                 "longest": ANY,
-                "score": INNER,
+                "score": SCORE,
                 "select": SELECT,
                 "without": ANY,
             },
@@ -173,15 +168,16 @@ class Onnx(Target):
         ids = [[*each, EOS] for each in run.source_tokenizer.encode_lines(lines)]
         rows = [row for row, each in enumerate(ids) if 1 < len(each) <= run.longest]
         theirs, largest = list(ours), 0.0
-        decoder = OnnxDecoder(folder)
+        decoder = OnnxDecoder(folder, run.model)
         for first in range(0, len(rows), 32):
             some = rows[first : first + 32]
             for row, tokens in zip(some, decoder.greedy([ids[row] for row in some]), strict=True):
                 theirs[row] = " ".join(run.target_tokenizer.decode(tokens).splitlines())
+        most = run.model.longest_target and run.model.longest_target - 1  # EOS is added
         for count in (1, 2, min(5, len(rows))):  # several shapes
             some = rows[:count]
             target = run.target_tokenizer.encode_lines([ours[row] for row in some])
-            batch = Batch.collate([ids[row][:-1] for row in some], target)
+            batch = Batch.collate([ids[row][:-1] for row in some], [each[:most] for each in target])
             with torch.no_grad():
                 difference = (decoder.logits(batch) - run.model(batch)).abs()
             real = torch.arange(difference.shape[1]) < batch.target_lengths[:, None]
@@ -216,6 +212,7 @@ class Onnx(Target):
             calls.append(f"[*(source.index(w) if w in source else 1 for w in {words.format(lower)}), 3]")
         joiner = '"".join({}).replace("▁", " ")' if target.kind == "character" else '" ".join({})'
         pieces = "target[t] for t in output if t != 3"
+        longest = min(100, self.run.model.longest_target or 100)
         shown = (
             "target.decode([t for t in output if t != 3])"
             if isinstance(target, Subwords)
@@ -237,7 +234,7 @@ class Onnx(Target):
                 "tokens, output = numpy.array([[2]]), []  # 2 is the beginning",
                 "given = [each.name for each in encoder.get_outputs()]",
                 'values = dict(zip(given, encoder.run(None, {"source": ids, "lengths": lengths})))',
-                "while tokens[0, 0] != 3 and len(output) < 100:",
+                f"while tokens[0, 0] != 3 and len(output) < {longest}:",
                 '    values |= {"tokens": tokens, "lengths": lengths}',
                 "    read = {each.name: values[each.name] for each in step.get_inputs()}",
                 "    logits, *state = step.run(None, read)",
@@ -250,6 +247,7 @@ class Onnx(Target):
         )
 
     def lost(self) -> tuple[str, ...]:
+        longest = self.run.model.longest_source
         return tuple(
             filter(
                 None,
@@ -257,6 +255,7 @@ class Onnx(Target):
                     "Search: the loop above is greedy; a beam search is yours to write.",
                     "Attention weights, alignments, and their names.",
                     "Text is normalized (NFC, single spaces) by Regard before encoding.",
+                    f"Lines of more than {longest} tokens: the table of positions ends." if longest else "",
                     "Weights of matrix products are rounded to int8." if self.quantization else "",
                 ),
             )
@@ -441,11 +440,15 @@ def _quantize(folder: Path) -> None:
 
 
 class OnnxDecoder:
-    """The two exported files with onnxruntime: greedy search, and the logits of given targets."""
+    """The two exported files with onnxruntime: greedy search, and the logits of given targets.
 
-    def __init__(self, folder: Path):
+    model: the model that was exported. It sets the maximum lengths of outputs.
+    """
+
+    def __init__(self, folder: Path, model: Model):
         import onnxruntime
 
+        self._model = model
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
@@ -469,10 +472,10 @@ class OnnxDecoder:
         return torch.from_numpy(logits), values | {f"state.{n}": each for n, each in enumerate(state)}
 
     def greedy(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the output tokens of each source, at most 2 * source length + 10, without EOS."""
+        """Return the output tokens of each source, without EOS. The maximum length is that of Greedy()."""
         batch = Batch.collate([each[:-1] for each in sources])
         values = self.start(batch.source, batch.source_lengths)
-        limits = 2 * batch.source_lengths + 10
+        limits = Rules().limits(self._model, batch.source_lengths)
         tokens, outputs = torch.full((len(sources), 1), BOS), list[Tensor]()
         ended = torch.zeros(len(sources), dtype=torch.bool)
         for step in range(int(limits.max())):
