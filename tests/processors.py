@@ -39,12 +39,12 @@ SETTINGS = {
 """Environment variables by the name of a capability (get_cpu_capability()), oldest processors first."""
 
 NUMERICAL = (
-    "src/regard", "tests/agreement", "tests/cli/test_score.py", "tests/compare", "tests/decoding",
-    "tests/evaluation", "tests/fast", "tests/huggingface", "tests/kernels", "tests/layers", "tests/models",
-    "tests/papers", "tests/reliability", "tests/runs", "tests/tasks", "tests/test_attention.py",
-    "tests/test_interventions.py", "tests/test_look.py", "tests/test_masks.py", "tests/test_memory.py",
-    "tests/test_positions.py", "tests/test_scores.py", "tests/test_select.py", "tests/test_sites.py",
-    "tests/test_transforms.py", "tests/training",
+    "src/regard", "tests/agreement", "tests/aligner", "tests/cli/test_score.py", "tests/compare",
+    "tests/decoding", "tests/evaluation", "tests/fast", "tests/huggingface", "tests/kernels",
+    "tests/layers", "tests/models", "tests/papers", "tests/reliability", "tests/runs", "tests/tasks",
+    "tests/test_attention.py", "tests/test_interventions.py", "tests/test_look.py", "tests/test_masks.py",
+    "tests/test_memory.py", "tests/test_positions.py", "tests/test_scores.py", "tests/test_select.py",
+    "tests/test_sites.py", "tests/test_transforms.py", "tests/training",
 )  # fmt: skip
 
 

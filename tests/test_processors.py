@@ -14,7 +14,7 @@ import torch
 from tests.processors import NUMERICAL, SETTINGS, environment, main, supported
 from tests.reading import ROOT
 
-OTHERS = {"benchmarks", "browser", "cli", "data", "docs", "files", "learning", "viewing"}
+OTHERS = {"benchmarks", "browser", "cli", "data", "docs", "export", "files", "learning", "viewing"}
 """Folders of tests that are about text, files and pages, or that train for long."""
 
 

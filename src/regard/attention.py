@@ -95,7 +95,7 @@ def attention(
     >>> regard.attention(torch.tensor([1.0, 0.0]), key, value).output
     tensor([1.0017])
     """
-    if isinstance(query, Tensor) and query.dim() == 1:
+    if isinstance(query, Tensor) and query.dim() == 1 and not (isinstance(key, Tensor) and key.dim() == 1):
         options: dict[str, Any] = {"score": score, "softcap": softcap, "select": select, "start": start}
         options |= {"beams": beams, "dropout": dropout, "look": look, "backend": backend}
         options |= {"site": site, "role": role, "mask": one_row(mask), "bias": one_row(bias)}

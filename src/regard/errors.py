@@ -201,11 +201,11 @@ class BackendError(RegardError, ValueError):
     >>> import regard, torch
     >>> x = torch.ones(2, 3, 4)
     >>> try:
-    ...     regard.attention(x, x, x, select=regard.Sparse(), backend="blocked")
+    ...     regard.attention(x, x, x, select=regard.Best(), backend="blocked")
     ... except BackendError as error:
     ...     print(error)
     attention(): backend 'blocked' cannot run this call
-      blocked: computes Soft only, block by block; Sparse needs whole rows of scores
+      blocked: computes Soft and Sparse only, block by block, not Best
     hint: backend="auto" selects 'reference' here
     """
 

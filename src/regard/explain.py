@@ -35,7 +35,7 @@ class Explanation:
     >>> import regard, torch
     >>> explanation = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())
     >>> explanation.backend, explanation.refused["blocked"]
-    ('reference', ['computes Soft only, block by block; Best needs whole rows of scores'])
+    ('reference', ['computes Soft and Sparse only, block by block, not Best'])
     """
 
     backend: str

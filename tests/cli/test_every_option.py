@@ -249,6 +249,7 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
                 f"{{run}} {PAIRS} --json --gold-alignments {{d}}/one.links --base 1",
             ),
             "--batch-tokens": "--batch-tokens 12",
+            "--engine": Refused("--engine none", "ctranslate2"),
             "--faithfulness": "--faithfulness",
             "--gold-alignments": "--gold-alignments {d}/a.links",
             "--images": Lines(

@@ -207,7 +207,6 @@ def test_options_override_a_recipe(command, here: Path):
         (("--source", "a.en"), "--source and --target: there are 2 source files and 1 target"),
         (("--valid-source", "b.ko", "--valid-target", "b.en"), "there is no such file"),
         (("--gold-alignments", "b.links"), "b.links"),
-        (("--guided", "0.5"), "training.guided_alignment: "),
         (("--device", "abacus"), "unknown device 'abacus'"),
         (("--precision", "float8"), "training.precision is 'float8'"),
         (("pairs.tsv",), "--tsv pairs.tsv"),

@@ -90,7 +90,7 @@ class Aligner:
     >>> from regard.aligner import Aligner
     >>> aligner = Aligner().fit([("das haus", "the house"), ("das buch", "the book"), ("ein buch", "a book")])
     >>> aligner
-    Aligner(3 pairs, 3 source words, 4 target words)
+    Aligner(3 pairs, 4 source words, 4 target words)
     >>> print(*regard.align([("ein haus", "a house")], model=aligner))
     0-0 1-1
     """

@@ -20,6 +20,7 @@ def fertilities(aligned: Tensor, frequency: Tensor) -> Tensor:
     aligned: (V,), the expected number of words aligned with each word.
     frequency: (V,), how often each word occurs.
 
+    >>> import torch
     >>> fertilities(torch.tensor([5.0, 0.0]), torch.tensor([2.0, 9.0]))
     tensor([2.0000, 0.5000])
     """
@@ -39,6 +40,7 @@ def fertility_factors(posteriors: Tensor, fertility: Tensor) -> Tensor:
 
     The second target word makes s a less probable source of the first one:
 
+    >>> import torch
     >>> fertility_factors(torch.tensor([[[0.0], [1.0]]]), torch.tensor([[1.0]]))[0, :, 0]
     tensor([0.5000, 1.0000])
     """

@@ -65,7 +65,7 @@ class Attribution(Illustrated):
     >>> erasure, gradient = numpy.array([[2.0, 0.1]]), numpy.array([[1.5, 0.2]])
     >>> result = Attribution(("cat",), ("a", "고양이"), {"erasure": erasure, "gradient": gradient})
     >>> result.correlation("gradient")
-    -1.0
+    1.0
     """
 
     outputs: tuple[str, ...]

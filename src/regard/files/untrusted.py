@@ -160,6 +160,7 @@ def strict(value: object) -> object:
     NaN and infinity become the strings "NaN" and "Infinity", because JSON has no such numbers. Unpaired
     surrogates in text become U+FFFD. Other objects become text.
 
+    >>> from pathlib import Path
     >>> strict({"loss": float("inf"), "folder": Path("runs"), "text": "\\ud800"})
     {'loss': 'Infinity', 'folder': 'runs', 'text': '\ufffd'}
     """

@@ -164,6 +164,8 @@ def check_luong(call: str, given: Any) -> None:
     from regard.options.luong_views import Predicted, build_view
 
     known("readout", given.readout, ("attentional", "affine", "latent", "mixture"))
+    if given.feeding is not None and not isinstance(given.feeding, bool):
+        raise ArgumentError(message(call, f"feeding is {given.feeding!r}", expected="true or false"))
     if given.readout in ("latent", "mixture") and given.feeding:
         problem = (
             f'readout is "{given.readout}", but feeding is true: the state would depend on earlier choices'

@@ -111,7 +111,8 @@ def panels(
 ) -> Picture:
     """Draw several matrices with the same rows and columns side by side, each with its own colour scale.
 
-    Numbers may be negative: these have a second hue, and a scale that says so.
+    Numbers may be negative: these have a second hue, and a scale that says so. With one row, the matrices
+    become the rows of one.
 
     parts: the title and the values (T, S) of each matrix.
     rows, columns: T words for the queries, S words for the keys.
@@ -120,10 +121,9 @@ def panels(
 
     >>> import numpy
     >>> print(panels([("erasure, nats", numpy.array([[2.0, -0.5]]))], ["cat"], ["고양이", "로소이다"]))
-    erasure, nats
-        고양이  로소이다
-    cat 2.00 █  -0.50
-        0  ░▒▓█ 2
+    cat
+                    고양이   로소이다
+    erasure, nats ██ 2.00 █   -0.50
     """
     canvas, left, terminal = Canvas(), 0.0, list[RenderableType]()
     terminal += [Text(title, "bold")] if title else []
