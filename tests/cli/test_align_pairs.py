@@ -92,6 +92,10 @@ def test_a_saved_aligner_and_a_dictionary(command, corpus, tmp_path):
     alone = command("align", *new)
     assert len(known.lines) == len(alone.lines) == 1 and mentions(alone.err, "1 pair")
     assert "3-4" in known.lines[0].split()
+    swapped = command("align", "--source", new[3], "--target", new[1], "--model", model)
+    assert swapped.status == 0 and mentions(swapped.err, "source", "target", "swapped")
+    wrong = command("align", *new, "--model", dictionary)
+    assert wrong.status == 2 and mentions(wrong.err, dictionary.name, "--save-model")
 
 
 def test_json_and_drawings_and_pages(command, corpus, tmp_path):

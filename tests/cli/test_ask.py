@@ -98,6 +98,8 @@ def test_hops_are_drawn_in_terminal_picture_and_page(command, run: Path, story: 
     assert "hop 2" in picture.read_text() and "<svg" in page.read_text()
     viewed = command("view", run, *options)
     assert viewed.status == 0 and mentions(viewed.out, "hop 1", "hidden")
+    refused = command("view", run, *options, "--view", "gradient")
+    assert refused.status == 2 and mentions(refused.err, "--view gradient", "task", "erasure")
 
 
 def test_seen_file_of_an_answer_draws_every_hop(command, run: Path, story: Path, tmp_path: Path):

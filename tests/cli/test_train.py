@@ -97,6 +97,9 @@ def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(comm
         assert refused.status == 2 and f"--columns {columns}" in refused.err
         assert command(*other, "--tsv", "a.tsv", "--columns", columns).status == 0
     check_header_lines(Data(tsv=["a.tsv"], columns=columns.split(",")))
+    wrong = command(*options, "--columns", f"x,{columns.split(',')[1]}")
+    assert wrong.status == 2 and "regard train --tsv a.tsv" in wrong.err
+    assert f"--columns {columns}" in wrong.err
     (here / "a.tsv").write_text("\n".join(["en route\tunterwegs", *rows]) + "\n", encoding="utf-8")
     with pytest.warns(RegardWarning, match=facts("a.tsv", "line 1")):  # it may be a header or a pair
         check_header_lines(Data(tsv=["a.tsv"]))

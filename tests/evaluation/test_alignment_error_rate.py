@@ -19,7 +19,7 @@ from regard.evaluation.alignment_error_rate import (
     read_links,
     score_links,
 )
-from tests.facts import facts
+from tests.facts import facts, mentions
 
 LINKS = st.frozensets(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
 
@@ -145,6 +145,14 @@ def test_many_links_past_the_end_of_a_sentence_raise():
     check_links(gold, [(1, 1), (2, 3)], "gold")
     with pytest.raises(DataError, match=facts("gold", "line 2", "1-2", "--base", 1)):
         check_links(gold, [(1, 1), (2, 2)], "gold")
+
+
+@pytest.mark.parametrize(("first", "lines", "noted"), [(1, 20, True), (1, 19, False), (0, 20, False)])
+def test_gold_alignments_without_word_0_are_noted(capsys, first, lines, noted):
+    gold = [parse_links(f"{first}-1 2p2"), *[parse_links("1-1 2p2")] * (lines - 1), parse_links("")]
+    check_links(gold, [(4, 4)] * len(gold), "gold")
+    err = capsys.readouterr().err
+    assert (err != "") == noted and mentions(err, "gold", "--base 1") == noted
 
 
 def test_score_links_accepts_an_alignment():

@@ -145,6 +145,9 @@ def test_bad_targets_quantizations_folders_and_missing_extras(tmp_path, monkeypa
     )
     with pytest.raises(regard.ArgumentError, match=r"pip install.*ctranslate2"):
         export_run(run, "ctranslate2", tmp_path / "out")
+    with pytest.raises(regard.ArgumentError) as refused:  # although a package is missing, too
+        export_run(translation_run(name="bahdanau"), "ctranslate2", tmp_path / "out")
+    assert "pip install" not in str(refused.value) and "bahdanau" in str(refused.value)
     assert [each.name for each in tmp_path.iterdir()] == ["full"]
 
 

@@ -248,6 +248,9 @@ def test_attach_names_what_transformers_refuses_in_the_config():
     assert mentions(raised.value, "transformers") and "output_attentions=True" in raised.value.message.hint
     with pytest.raises(regard.ArgumentError, match="Linear"):
         huggingface.attach(torch.nn.Linear(2, 2))
+    with pytest.raises(regard.ArgumentError) as raised:
+        huggingface.attach(torch.nn.Sequential(regard.MultiHead(4, 2)))
+    assert "regard.record()" in raised.value.message.hint
 
 
 def test_architectures_that_bypass_the_interface_are_named():

@@ -417,6 +417,7 @@ def test_bad_data_names_the_file(files: Path, tmp_path: Path, change: str, facts
     assert all(fact in str(caught.value) for fact in facts), caught.value
     if change in ("missing", "damaged", "empty"):
         assert f"data.{change}=skip" in caught.value.message.spelled(setting_option)
+        assert ("--images" in caught.value.message.spelled(setting_option)) == (change == "missing")
         skipping = ImageData(train_file=[str(captions)], image_size=16, **{change: "skip"})
         left = read_caption_split(skipping)
         assert sum(map(len, left.train.captions)) < 12 and len(left.notes) == 3

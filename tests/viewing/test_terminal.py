@@ -201,6 +201,7 @@ def test_invalid_arguments_raise(make, fact):
         (None, "None"),
         (regard.attention(torch.eye(2), torch.eye(2)), "result"),
         (regard.causal(), "a mask"),
+        (torch.ones(2, 3, 1, 1), r"weights\[sentence, head\]"),
     ],
 )
 def test_draw_explains_what_to_pass_instead(argument: object, pattern: str):

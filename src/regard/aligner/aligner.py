@@ -248,7 +248,15 @@ class Aligner:
     @classmethod
     def load(cls, path: str | Path) -> Aligner:
         """Read an aligner from a file that save() wrote."""
-        tensors, aligner = read_tensors(Path(path)), cls()
+        aligner = cls()
+        hint = "write it again: regard align --source A --target B --save-model FILE"
+        try:
+            tensors = read_tensors(Path(path))
+        except DataError as error:
+            if not Path(path).is_file():
+                raise
+            problem = f"the file is not an aligner: {error.message.problem}"
+            raise DataError(message(shown(path), problem, hint=hint)) from None
         try:
             version, aligner.pairs = tensors["pairs"].tolist()
             if version != VERSION:
@@ -272,7 +280,6 @@ class Aligner:
                 raise ValueError("the entries of the table are out of range")
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             problem = f"the file is not an aligner that this version can read: {error}"
-            hint = "write it again: regard align --source A --target B --save-model FILE"
             raise DataError(message(shown(path), problem, hint=hint)) from None
         return aligner
 

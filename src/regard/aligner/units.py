@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import islice
 
-__all__ = ["UNITS", "Words", "split_at_spaces", "warnings_about"]
+from regard.aligner.vocabulary import word_form
+
+__all__ = ["UNITS", "Words", "split_at_spaces", "warn_if_swapped", "warnings_about"]
 
 Words = Callable[[list[str]], list[list[str]]]
 """A function that splits lines into words."""
 
 FEW = 100
 """With fewer pairs, a note says that more pairs give better alignments."""
+
+SAMPLED = 1000
+"""Number of pairs that warn_if_swapped() reads."""
 
 
 def split_at_spaces(lines: list[str]) -> list[list[str]]:
@@ -87,6 +93,37 @@ def warnings_about(
     for name, lines in zip(("source", "target"), unsplit, strict=True):
         if alone and 2 * lines > count:
             say(f"{lines:,} lines of the {name} have no spaces, so each is one word: --tokenizer character")
+
+
+def warn_if_swapped(
+    pairs: Iterable[tuple[str, str]],
+    known: Sequence[Container[str]],
+    split: Words,
+    say: Callable[[str], object],
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs. Before the first one, say whether source and target are probably swapped.
+
+    They probably are if more than twice as many words are known only on the other side as only on their own.
+
+    known: the words of the source and of the target that an aligner has learned (see word_form()).
+    split: splits the texts into words.
+    say: a function that is called with the warning.
+
+    >>> list(warn_if_swapped([("the house", "das Haus")], ({"das", "haus"}, {"the"}), split_at_spaces, print))
+    most words are known as words of the other side: are source and target swapped?
+    [('the house', 'das Haus')]
+    """
+    iterator = iter(pairs)
+    sample = list(islice(iterator, SAMPLED))
+    straight = crossed = 0
+    for side, (same, other) in enumerate((known, known[::-1])):
+        forms = [word_form(word) for words in split([pair[side] for pair in sample]) for word in words]
+        straight += sum(form in same and form not in other for form in forms)
+        crossed += sum(form in other and form not in same for form in forms)
+    if crossed > 2 * straight:
+        say("most words are known as words of the other side: are source and target swapped?")
+    yield from sample
+    yield from iterator
 
 
 def _is_han(letter: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.aligner import AlignedPair, Aligner
 from regard.aligner.agreement import MEAN, THRESHOLD
-from regard.aligner.units import UNITS, split_at_spaces, warnings_about
+from regard.aligner.units import UNITS, split_at_spaces, warn_if_swapped, warnings_about
 from regard.cli.options import given_parameters
 from regard.cli.pair_options import pair_stream
 from regard.cli.predict import result_files, write_results
@@ -76,6 +76,9 @@ def align_pairs(options: dict[str, Any]) -> None:
             sizes.append((len(pair.source_words), len(pair.target_words)))
 
     checked = warnings_about(pairs, options["model"] is None and split is split_at_spaces, say)
+    if options["model"] is not None:
+        known = frozenset(aligner.source.forms), frozenset(aligner.target.forms)
+        checked = warn_if_swapped(checked, known, split, say)
     results = aligner.align(checked, split, split)
     write_results(results, options, plain, files, "Word alignments", readers=[pairs], each=collect)
     if options["lexicon"] is not None:

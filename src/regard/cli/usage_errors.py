@@ -566,6 +566,8 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         return f"--{setting.value}"
     if (setting.owner, setting.name) == ("read_labelled", "ignore"):
         return "--set 'data.ignore=[\"\"]' of regard train"
+    if (setting.owner, setting.name) == ("read_captions", "folder"):
+        return "--images"
     if setting.owner in ("read_captions", "decode_files"):
         return f"--set data.{setting.name}={setting.value} of regard train"
     if isinstance(setting.value, Mapping):

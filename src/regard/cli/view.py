@@ -388,6 +388,8 @@ def _check_attention(viewed: RunView, view: str, own: Sequence[str]) -> None:
         problem = f"there is no attention for this view; attention sites: {', '.join(s.name for s in sites)}"
         hint = "a transformer or an lstmn has self-attention: choose a run of one, or another --view"
         hint = hint if view in OWN else ""
+        if view in ATTRIBUTIONS:
+            problem = "the task of this run has no such view"
         raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known), hint=hint))
 
 

@@ -297,7 +297,7 @@ def table_note(file: str) -> str:
     """Return a note for a table that is read as plain text; "" if the file is no table by its name.
 
     >>> table_note("a.csv")
-    'a.csv: each line is read as one text, with its commas and quotes; save the texts alone, one in each line'
+    'a.csv: each line is read as one text, with its delimiters and quotes; save the texts alone, one per line'
     >>> table_note("a.txt")
     ''
     """
@@ -305,8 +305,8 @@ def table_note(file: str) -> str:
     if match is None:
         return ""
     kind = match[1].lower()
-    marks = {"csv": "commas and quotes", "tsv": "columns"}.get(kind, "names of fields")
-    hint = "save the texts alone, one in each line"
+    marks = {"csv": "delimiters and quotes", "tsv": "columns"}.get(kind, "names of fields")
+    hint = "save the texts alone, one per line"
     return f"{shown(file)}: each line is read as one text, with its {marks}; {hint}"
 
 

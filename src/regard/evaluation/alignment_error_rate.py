@@ -33,6 +33,9 @@ LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18
 MAX_OUT_OF_RANGE = 0.05
 """Maximum fraction of sentence pairs with gold links that are out of range. A larger one raises DataError."""
 
+FEWEST_LINES = 20
+"""Number of sentence pairs with gold links from which a note is printed if no link has word 0."""
+
 
 @dataclass(frozen=True)
 class Links:
@@ -296,7 +299,8 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
     They do not match in two cases: the number of alignments differs from the number of pairs; or many links
     are out of range, for example because the file counts words from 1. A few links that are out of range are
     treated as annotation errors: they are reported on standard error. In the score, they count as links that
-    the model did not find, as in other tools.
+    the model did not find, as in other tools. If no link has the first word of its sentence, words are
+    probably counted from 1, and a note on standard error says so.
 
     gold: the gold alignment of each pair.
     words: the number of source words and of target words of each pair.
@@ -306,16 +310,19 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
         problem = f"there are {len(gold):,} lines of gold alignments, but {len(words):,} sentence pairs"
         raise DataError(message(place, problem, expected="one line for each pair, empty if it has no links"))
     out_of_range = past_the_end(gold, words)
-    if not out_of_range:
-        return
-    line, (source, target) = out_of_range[0]
-    counts = f"{words[line][0]} source and {words[line][1]} target words"
-    where, link = f"{place}, line {line + 1}", f"link {source}-{target}"
-    if len({line for line, _ in out_of_range}) > MAX_OUT_OF_RANGE * len(gold):
-        hint = "use --base 1 if words are counted from 1, or check whether the sides are swapped"
-        raise DataError(message(where, f"{link} is out of range for {counts}", hint=hint))
-    total = f"; {len(out_of_range)} such links in total" if len(out_of_range) > 1 else ""
-    say(f"{where}: {link} is out of range for {counts}; the link counts as not found{total}")
+    if out_of_range:
+        line, (source, target) = out_of_range[0]
+        counts = f"{words[line][0]} source and {words[line][1]} target words"
+        where, link = f"{place}, line {line + 1}", f"link {source}-{target}"
+        if len({line for line, _ in out_of_range}) > MAX_OUT_OF_RANGE * len(gold):
+            hint = "use --base 1 if words are counted from 1, or check whether the sides are swapped"
+            raise DataError(message(where, f"{link} is out of range for {counts}", hint=hint))
+        total = f"; {len(out_of_range)} such links in total" if len(out_of_range) > 1 else ""
+        say(f"{where}: {link} is out of range for {counts}; the link counts as not found{total}")
+    linked_lines = [links.possible for links in gold if links.possible]
+    if len(linked_lines) >= FEWEST_LINES and all(min(link) > 0 for links in linked_lines for link in links):
+        hint = "if words are counted from 1, use --base 1"
+        say(f"{place}: no link has word 0, the first word of a sentence; {hint}")
 
 
 def _check_base(call: str, base: int) -> None:

@@ -31,7 +31,7 @@ from regard.data.tokenizers.tokenizer import SPECIALS, Lowercased
 from regard.decoding.beam import GNMT, Beam
 from regard.errors import ArgumentError, message
 from regard.export.ctranslate2_engine import PRECISIONS, Engine
-from regard.export.export import find_target, on_cpu
+from regard.export.export import check_packages, on_cpu
 from regard.export.folded_query import SCORES, folded_query
 from regard.export.target import ANY, Allowed, Check, Target, compared, only, side_tokenizers
 from regard.files.atomic_io import write
@@ -211,8 +211,8 @@ def use_ctranslate2(run: Any, precision: str = "float32") -> Any:
 
     precision: a key of PRECISIONS.
     """
-    find_target("ctranslate2")
     CTranslate2(on_cpu(run)).check_model()
+    check_packages(CTranslate2)
     tokenizers = list(side_tokenizers(run).values())
     with tempfile.TemporaryDirectory() as folder:
         convert(on_cpu(run).model, tokenizers, Path(folder))

@@ -72,15 +72,18 @@ class Exported:
 
 
 def find_target(name: str) -> type[Target]:
-    """Return the class of a target. Raise an error if it is unknown, or if its packages are not installed."""
+    """Return the class of a target; raise an error if it is unknown."""
     if name not in TARGETS:
         raise UnknownName("export target", name, TARGETS)
-    target = TARGETS[name]
+    return TARGETS[name]
+
+
+def check_packages(target: type[Target]) -> None:
+    """Raise an error if a package that a target needs is not installed."""
     if missing := [each for each in target.packages if importlib.util.find_spec(each) is None]:
         are = "is not installed" if len(missing) == 1 else "are not installed"
         problem, hint = f"{' and '.join(missing)} {are}", install_command(target.extra)
-        raise ArgumentError(message(f"--to {name}", problem, hint=hint))
-    return target
+        raise ArgumentError(message(f"--to {target.name}", problem, hint=hint))
 
 
 def export_run(
@@ -112,6 +115,7 @@ def export_run(
     check_new(output)
     target = kind(on_cpu(run), quantization)
     target.check()
+    check_packages(kind)  # after check(): a run that is refused needs no packages
     texts, where = (list(texts), "given lines") if texts is not None else _texts(run)
     sizes = {name: weight.nbytes for name, weight in run.model.state_dict().items()}
     with new_folder(output, "the export could not be written", sizes) as folder:

@@ -19,6 +19,7 @@ from torch import nn
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
 from regard.files.requirements import install_command
 from regard.huggingface.attention_function import attention_function
+from regard.layers.multihead import MultiHead
 
 __all__ = [
     "NAME",
@@ -104,6 +105,8 @@ def attach(model: Model) -> Model:
     if not isinstance(model, PreTrainedModel):
         problem = f"model is a {type(model).__name__}"
         hint = "for a model with nn.MultiheadAttention layers, use: with regard.watch(model)"
+        if isinstance(model, nn.Module) and any(isinstance(each, MultiHead) for each in model.modules()):
+            hint = "layers of Regard need no attach(): with regard.record() as seen: model(...)"
         if isinstance(model, type):
             problem = f"model is the class {model.__name__}"
             hint = f"attach a model: attach({model.__name__}.from_pretrained(folder))"

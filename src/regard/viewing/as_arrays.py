@@ -59,6 +59,8 @@ def checked_weights(
         problem = f"weights have shape {tuple(array.shape)}"
         expected = f"({', '.join(letters)})"
         hint = HINTS.get((letters, array.ndim > 1), "")
+        if letters == "TS" and array.ndim == 4:
+            hint = "select one sentence of the batch and one head: weights[sentence, head]"
         raise ArgumentError(message(call, problem, expected=expected, hint=hint))
     if (array < -1e-6).any() or numpy.isinf(array).any():
         problem = f"weights range from {numpy.nanmin(array):g} to {numpy.nanmax(array):g}"

@@ -297,6 +297,7 @@ CHOICES = ("error", "skip")
 without words or a missing image. "skip" drops this caption or image and counts it."""
 
 
+FOLDER = Setting("read_captions", "folder")
 MISSING = Setting("read_captions", "missing", "skip")
 COLUMNS = Setting("read_captions", "columns", "IMAGE,CAPTION")
 
@@ -532,7 +533,7 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
             raise DataError(message(place, problem, hint=chosen))
         more = f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
         problem = f"there is no image file {shown(images.folder / name)}{more}"
-        advice = ("check the folder, or skip such images with ", MISSING)
+        advice = ("name the folder of the images with ", FOLDER, ", or skip such images with ", MISSING)
         raise DataError(message(place, problem, hint=advice))
     others = {name for name in there if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES} - named
     gone = frozenset(absent)

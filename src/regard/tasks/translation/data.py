@@ -232,7 +232,7 @@ def _option(setting: Setting) -> str | Setting:
 
     A setting with a value that the command line must repeat, such as the encoding, is returned unchanged.
     """
-    if setting.name in ("encoding", "fields") and setting.value:
+    if setting.name in ("columns", "encoding", "fields") and setting.value:
         return setting
     if setting.owner == "Choices":
         return f'--set data.problems.{setting.name}="{setting.value}"'
