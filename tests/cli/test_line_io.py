@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from regard.data.line_io import Lines, Notes, writing
-from regard.errors import DataError
+from regard.data.line_io import Lines, Notes, given_lines, writing
+from regard.errors import ArgumentError, DataError
 from tests.facts import mentions
 
 
@@ -90,3 +90,13 @@ def test_notes_of_one_kind_are_printed_once():
     notes.add(9, ["nothing in it could be read"])
     first, second = notes.lines()
     assert mentions(first, "line 1", "1 of 1,000", "2 more") and mentions(second, "line 9")
+
+
+@pytest.mark.parametrize(("file", "repeated"), [("bad film", True), ("there.txt", False)])
+def test_texts_and_files_are_refused_and_a_second_text_needs_the_option_again(tmp_path, file, repeated):
+    (tmp_path / "there.txt").write_text("a\n")
+    path = file if repeated else str(tmp_path / file)
+    with pytest.raises(ArgumentError) as refused:
+        given_lines([path], ["good film"])
+    assert refused.value.message.call == "--text"
+    assert ("--text A --text B" in refused.value.message.hint) == repeated

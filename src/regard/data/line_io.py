@@ -271,7 +271,10 @@ def given_lines(
     """
     if files and text:
         problem = f"{option} cannot be combined with FILE arguments"
-        raise ArgumentError(message(option, problem, expected=f"either {option} or files"))
+        hint = (
+            "" if os.path.exists(files[0]) else f"for several texts, repeat the option: {option} A {option} B"
+        )
+        raise ArgumentError(message(option, problem, expected=f"either {option} or files", hint=hint))
     check_standard_input(*(files or ()))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text], option=option)
