@@ -26,7 +26,7 @@ from regard.interventions import intervene as changing
 from regard.look import Look
 from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun
-from regard.runs.run_task import RunTask, task_name
+from regard.runs.run_task import ChangeableTask, no_interventions, task_name
 from regard.sites import scope
 from regard.tasks.translation.alignment import ATTENTIVE
 from regard.training.command_options import CommandOption, several
@@ -127,6 +127,8 @@ def intervene(
     * `regard intervene runs/copy --length 5 --force 0 --site tape.read`
     """
     kind = task_in_regard(run, "intervene")
+    if not issubclass(kind, ChangeableTask):
+        raise no_interventions(kind)
     values = options_of(context, kind, "intervene_options", options)
     if task_name(kind) != "translation":
         if "text" in values:
@@ -191,7 +193,9 @@ def intervene(
         _print(printable_console(), before, after, rescored)
 
 
-def _intervene_run(kind: type[RunTask], run: Path, values: dict[str, Any], options: dict[str, Any]) -> None:
+def _intervene_run(
+    kind: type[ChangeableTask], run: Path, values: dict[str, Any], options: dict[str, Any]
+) -> None:
     """Change the attention of a run of any task but translation, and print what it costs.
 
     values: the values of the options of the task.

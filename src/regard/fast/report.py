@@ -23,7 +23,7 @@ def fast_code(model: nn.Module) -> dict[str, str]:
 
     >>> from regard.models import build_model
     >>> fast_code(build_model("bahdanau", 9, 9, width=8, score="dot"))["training"]
-    'FastRecurrent; plain Bahdanau, because the score is Dot()'
+    'FastRecurrent, FastDropout; plain Bahdanau, because the score is Dot()'
     """
     twins = Twins(model)
     used = ", ".join(dict.fromkeys(twin.__name__ for _, _, twin in twins.chosen))

@@ -218,7 +218,7 @@ class ViewOptions:
 
 @dataclass(frozen=True, eq=False)
 class Changeable:
-    """One input of a run, whose attention `regard intervene` changes: the result of RunTask.change_run().
+    """One input of a run, whose attention `regard intervene` changes; see ChangeableTask.change_run().
 
     output: a function that runs the model, and returns its output as text; None if there is none besides
         `parts`, as for a language model that reads a text.

@@ -84,8 +84,6 @@ class RunTask(Task):
     """
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard view` for runs of this task. All tasks also have the drawing options."""
-    intervene_options: ClassVar[tuple[CommandOption | str, ...]] = ()
-    """The options of `regard intervene` for runs of this task, which select the input of the model."""
 
     def __init__(
         self,
@@ -194,16 +192,6 @@ class RunTask(Task):
         problem = f"the task {task_name(cls)} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
         raise ArgumentError(message("regard view", problem, hint=hint))
-
-    @classmethod
-    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
-        """Load a trained run and one input, whose attention `regard intervene` changes.
-
-        options: the values of intervene_options.
-        """
-        problem = f"the task {task_name(cls)} has no interventions on the command line"
-        hint = f"implement {cls.__name__}.change_run(), or use regard.intervene() in Python"
-        raise ArgumentError(message("regard intervene", problem, hint=hint))
 
     def largest_batch(self) -> Any:
         """Return the batch of the first epoch that needs the most memory. The default is the first batch."""
@@ -317,6 +305,28 @@ def on_meta_device() -> Iterator[None]:
     """
     with torch.device("meta"), _WithoutSampling():
         yield
+
+
+class ChangeableTask(RunTask):
+    """A task whose trained runs `regard intervene` can change: change_run() gives it one input."""
+
+    intervene_options: ClassVar[tuple[CommandOption | str, ...]] = ()
+    """The options of `regard intervene` for runs of this task, which select the input of the model."""
+
+    @classmethod
+    def change_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> Changeable:
+        """Load a trained run and one input, whose attention `regard intervene` changes.
+
+        options: the values of intervene_options.
+        """
+        raise no_interventions(cls)
+
+
+def no_interventions(task: type[RunTask]) -> ArgumentError:
+    """Return the error for a task that `regard intervene` cannot change."""
+    problem = f"the task {task_name(task)} has no interventions on the command line"
+    hint = "derive it from ChangeableTask (regard.runs.run_task), or use regard.intervene() in Python"
+    return ArgumentError(message("regard intervene", problem, hint=hint))
 
 
 class _WithoutSampling(TorchFunctionMode):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from regard.runs.run_task import Plan, RunTask, on_meta_device, sizes_of
+from regard.runs.run_task import ChangeableTask, Plan, RunTask, on_meta_device, sizes_of
 from regard.training.task import Stopped
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class EpochRules:
     max_steps: int = 30_000
 
 
-class BatchedTask(RunTask):
+class BatchedTask(ChangeableTask):
     """Base class of the tasks whose examples are divided into batches before an epoch.
 
     _train: the training batches, such as LabelledBatches: an object with epoch(), largest() and len_epoch().

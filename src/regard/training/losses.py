@@ -42,17 +42,17 @@ def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     if torch.compiler.is_compiling():
         return None
     layer = model.output_layer() if separates_output(type(model)) else None
-    if layer is None or contains_hooks(model):
+    if layer is None:
         return None
     weight = next(layer.parameters())
-    if not (by_kernel(weight) or _in_half_on_cpu(weight)):
+    if not (by_kernel(weight) or _in_half_on_cpu(weight)) or contains_hooks(model):
         return None
     return OutputFeatures(model.features(*model.first_step(batch))[1], layer)
 
 
 def _in_half_on_cpu(x: Tensor) -> bool:
     """Whether ChunkedLoss computes the loss: in training with autocast on a CPU."""
-    return x.device.type == "cpu" and enabled() and torch.is_grad_enabled() and autocast_on("cpu")
+    return x.device.type == "cpu" and autocast_on("cpu") and torch.is_grad_enabled() and enabled()
 
 
 def separates_output(kind: type[Model]) -> bool:
