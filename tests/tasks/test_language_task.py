@@ -263,7 +263,7 @@ def test_a_table_as_training_text_is_noted(tmp_path: Path):
     for name in ("a.csv", "a.txt"):
         (tmp_path / name).write_text("text,label\ngood,pos\nbad,neg\nfine,pos\n")
         notes = read_texts(TextData(train_file=[str(tmp_path / name)])).notes
-        assert any("a.csv" in note and "commas" in note for note in notes) == (name == "a.csv")
+        assert any("a.csv" in note and "delimiters" in note for note in notes) == (name == "a.csv")
 
 
 def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):
